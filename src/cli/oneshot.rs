@@ -17,8 +17,7 @@ use super::{Context, Exit, Failure, STDIN, jobs, notices, open};
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
-use crate::text::sources::OddByte;
-use crate::text::{Decoded, NotText, decode};
+use crate::text::{Decoded, decode};
 use crate::tui::mention::{self, Meant};
 use facts::Run;
 pub(super) use facts::{looked_at, reason};
@@ -36,9 +35,8 @@ fn piped(context: &Context) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let bytes = read_piped(stdin.lock(), context.config().load.max_file_mib)?;
-    let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
-        let what = OddByte(byte).name();
-        Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
+    let Decoded { text, guessed } = decode(bytes, false).map_err(|what| {
+        Failure::new(Exit::Failure, format!("standard input: not text ({what})"))
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
     if let Some(encoding) = guessed {

@@ -90,7 +90,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         // Random weights have no authors who could recommend anything.
         let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
         let text = TextModel::from_bytes(tokenizer, config, generation, None);
-        let text = text.and_then(|text| text.with_thesaurus(DEMO_THESAURUS.into()));
+        let text = text.and_then(|text| text.with_thesaurus(|_| Ok(DEMO_THESAURUS.into())));
         (text, DEMO_CONFIG.to_owned())
     };
     let text = text?;

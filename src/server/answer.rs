@@ -4,15 +4,10 @@ use super::calls::certain;
 use super::{Ask, Calls, Choice, Event, LikelyToken, Notice, Refusal, Shared, Usage, Whole};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
-use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder};
-
-enum Decoder {
-    Chat(StreamDecoder),
-    Raw(PlainDecoder),
-}
+use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
-    decoder: Decoder,
+    decoder: StreamDecoder,
     pub begin: Begin,
     stops: Stops,
     stopped_by: Option<String>,
@@ -36,8 +31,8 @@ impl Answer {
         let tokenizer = shared.renderer.model().tokenizer.clone();
         let begin = if ask.params.raw { Begin::Answer } else { Begin::after_prompt(&ask.prompt.rendered.text) };
         let decoder = match ask.params.raw {
-            true => Decoder::Raw(PlainDecoder::new(tokenizer)),
-            false => Decoder::Chat(StreamDecoder::new(tokenizer, begin)),
+            true => StreamDecoder::raw(tokenizer),
+            false => StreamDecoder::new(tokenizer, begin),
         };
         let stops = Stops::new(&ask.params.stop);
         Answer {
@@ -73,18 +68,11 @@ impl Answer {
                 break;
             }
             self.tokens += 1;
-            let more = match &mut self.decoder {
-                Decoder::Chat(decoder) => decoder.push(token),
-                Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.push(token) },
-            };
+            let more = self.decoder.push(token);
             self.add(ask, more);
             if let Some(likely) = likely.next() {
                 self.undecided.push(LikelyToken { token, likely, thought: false });
-                let answer = match &self.decoder {
-                    Decoder::Chat(decoder) => decoder.in_answer(),
-                    Decoder::Raw(_) => Some(true),
-                };
-                self.decide(answer);
+                self.decide(self.decoder.in_answer());
             }
         }
         self.report(ask);
@@ -156,10 +144,7 @@ impl Answer {
 
     pub(super) fn close(&mut self, ask: &Ask) {
         if !self.ended_itself() {
-            let last = match &mut self.decoder {
-                Decoder::Chat(decoder) => decoder.finish(),
-                Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.finish() },
-            };
+            let last = self.decoder.finish();
             self.add(ask, last);
         }
         if !self.ended_itself() {
@@ -185,10 +170,7 @@ impl Answer {
     }
 
     pub(super) fn thought_tokens(&self) -> u64 {
-        match &self.decoder {
-            Decoder::Chat(decoder) => decoder.thought_tokens(),
-            Decoder::Raw(_) => 0,
-        }
+        self.decoder.thought_tokens()
     }
 }
 

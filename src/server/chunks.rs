@@ -295,8 +295,8 @@ mod tests {
             let cut = tokens.len();
             tokens.extend(tokenizer.id("<|im_end|>"));
             tokens.extend(tokenizer.encode_after("b", Before::Text).unwrap());
-            let mut decoder = crate::text::PlainDecoder::new(Arc::clone(&tokenizer));
-            let text: String = tokens.iter().map(|t| decoder.push(*t)).collect();
+            let mut decoder = crate::text::StreamDecoder::raw(Arc::clone(&tokenizer));
+            let text: String = tokens.iter().map(|t| decoder.push(*t).answer).collect();
             assert_eq!(text, "a\u{FFFD}b");
             let mut places = Places::after(Arc::clone(&tokenizer), 0);
             let places: Vec<usize> = tokens.iter().map(|t| places.next(*t)).collect();

@@ -4,7 +4,8 @@ use crate::runtime::render::Renderer;
 use crate::server::notice::Event;
 use crate::server::prompt::show;
 use crate::server::turns::{Call, Turn};
-use crate::text::grammar::{Grammars, shortest};
+use crate::text::grammar::Grammars;
+use crate::text::grammar::tests::shortest;
 use crate::text::{Before, Begin, ChatRole, TextModel};
 
 fn renderer(template: Option<&str>) -> Renderer {

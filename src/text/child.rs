@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,11 +24,11 @@ pub struct Limits {
 }
 
 #[derive(Debug)]
-pub struct Output {
-    pub status: ExitStatus,
-    pub stdout: Vec<u8>,
+struct Output {
+    status: ExitStatus,
+    stdout: Vec<u8>,
     /// Last non-empty line of standard error.
-    pub complaint: String,
+    complaint: String,
 }
 
 #[derive(Debug)]
@@ -37,6 +37,10 @@ pub enum Failed {
     TimedOut,
     TooLong,
     Cancelled,
+    /// By a signal. A confined child aborts when it exceeds its memory or stack.
+    Killed(String),
+    /// It reports an error: its last line, or its status.
+    Refused(String),
 }
 
 /// The command line of this program, for child processes that read hostile files; empty if its path is unknown.
@@ -105,8 +109,26 @@ fn drain(captured: [&mut Captured; 2], wait: Duration) -> std::io::Result<bool> 
     Ok(ready.contains(&true))
 }
 
-/// Runs `command` without a shell, in a process group of its own.
-pub fn run(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
+/// The command of a program, such as this one, for a child that reads hostile input.
+pub(super) fn confined(program: &[OsString]) -> Result<Command, Failed> {
+    let (first, arguments) = program.split_first().ok_or_else(|| Failed::Start(ErrorKind::NotFound.into()))?;
+    let mut command = Command::new(first);
+    command.args(arguments).env("RUST_BACKTRACE", "0");
+    Ok(command)
+}
+
+/// The output of a program that succeeds. It runs without a shell, in a process group of its own.
+pub fn run(command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Vec<u8>, Failed> {
+    let Output { status, stdout, complaint } = output(command, input, limits, cancel)?;
+    let why = if complaint.is_empty() { format!("it ended with {status}") } else { complaint };
+    match status.signal() {
+        _ if status.success() => Ok(stdout),
+        Some(_) => Err(Failed::Killed(why)),
+        None => Err(Failed::Refused(why)),
+    }
+}
+
+fn output(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
     command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;
@@ -149,40 +171,16 @@ pub fn run(mut command: Command, input: Vec<u8>, limits: Limits, cancel: &Cancel
     Ok(Output { status, stdout, complaint: complaint.chars().take(200).collect() })
 }
 
-/// Splits a command line into words: white space separates, quotes and backslashes protect. No shell is involved.
-pub(super) fn words(line: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut chars = line.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            ' ' | '\t' | '\n' => words.extend(word.take()),
-            '\'' | '"' => {
-                let word = word.get_or_insert_default();
-                loop {
-                    match chars.next()? {
-                        q if q == c => break,
-                        '\\' if c == '"' => word.push(chars.next()?),
-                        other => word.push(other),
-                    }
-                }
-            }
-            '\\' => word.get_or_insert_default().push(chars.next()?),
-            other => word.get_or_insert_default().push(other),
-        }
-    }
-    words.extend(word);
-    Some(words)
-}
-
 #[cfg(test)]
 mod tests {
+    use shlex::split as words;
+
     use super::*;
 
     fn shell(script: &str, limits: Limits) -> Result<Output, Failed> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        run(command, Vec::new(), limits, &Cancel::default())
+        output(command, Vec::new(), limits, &Cancel::default())
     }
 
     const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
@@ -207,6 +205,14 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("30");
         assert!(matches!(run(command, Vec::new(), ROOMY, &cancel), Err(Failed::Cancelled)));
+        let ended = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run(command, Vec::new(), ROOMY, &Cancel::default())
+        };
+        assert_eq!(ended("echo text").unwrap(), b"text\n");
+        assert!(matches!(ended("echo why not >&2; exit 3"), Err(Failed::Refused(why)) if why == "why not"));
+        assert!(matches!(ended("kill -ABRT $$"), Err(Failed::Killed(_))));
         let missing = run(Command::new("/nonexistent/x"), Vec::new(), ROOMY, &Cancel::default());
         assert!(matches!(missing, Err(Failed::Start(_))));
     }

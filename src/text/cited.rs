@@ -7,6 +7,7 @@
 mod extract;
 mod fold;
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -234,15 +235,11 @@ fn claim(answer: &str, cut: &Cut) -> Option<Claim> {
     let after = after.split("\n\n").next()?;
     let earlier = pattern.captures_iter(before).filter_map(|found| read(found.ok()?)).last();
     let later = pattern.captures(after).ok().flatten().and_then(read);
+    let earlier = earlier.map(|(claim, at)| (before.get(at.end..).unwrap_or_default(), claim));
+    let later = later.map(|(claim, at)| (after.get(..at.start).unwrap_or_default(), claim));
     // No other quote is between the quote and the number.
-    let apart = |text: &str| text.contains(extract::MARKS);
-    let earlier = earlier.filter(|(_, at)| !apart(before.get(at.end..).unwrap_or_default()));
-    let later = later.filter(|(_, at)| !apart(after.get(..at.start).unwrap_or_default()));
-    match (earlier, later) {
-        (Some((claim, at)), Some((_, other))) if before.len() - at.end <= other.start => Some(claim),
-        (_, Some((claim, _))) | (Some((claim, _)), None) => Some(claim),
-        (None, None) => None,
-    }
+    let apart = earlier.into_iter().chain(later).filter(|(between, _)| !between.contains(extract::MARKS));
+    apart.min_by_key(|(between, _)| between.len()).map(|(_, claim)| claim)
 }
 
 /// Each quote with its source: what differs is marked as in a diff of words, `[-quote-]{+source+}`.
@@ -273,36 +270,26 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
 
 /// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
 pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64)> {
-    let mut wanted: std::collections::HashMap<u64, u32> =
-        words(text).iter().filter(|word| word.is_topical(text)).map(|word| (word.folded, 0)).collect();
-    let all = || documents.iter().flat_map(|document| document.index.words.iter().map(move |word| (document, word)));
-    for (_, word) in all() {
-        if let Some(count) = wanted.get_mut(&word.folded) {
-            *count += 1;
+    let topics: HashSet<u64> =
+        words(text).iter().filter(|word| word.is_topical(text)).map(|word| word.folded).collect();
+    let (mut total, mut counts, mut found) = (0_u32, HashMap::new(), Vec::new());
+    for (i, document) in documents.iter().enumerate() {
+        for word in &document.index.words {
+            total += 1;
+            if topics.contains(&word.folded) {
+                *counts.entry(word.folded).or_insert(0_u32) += 1;
+                found.push(((i, document.index.position(word.start).0), word.folded));
+            }
         }
     }
-    let total = all().count() as f64;
-    let (mut best, mut here, mut at) = (None, Vec::new(), None);
-    let mut rate = |at: Option<(&'a str, u64)>, here: &mut Vec<(u64, f64)>| {
-        here.sort_unstable_by_key(|(word, _)| *word);
-        here.dedup_by_key(|(word, _)| *word);
-        let sum: f64 = here.iter().map(|(_, weight)| weight).sum();
-        if best.is_none_or(|(most, _)| sum > most) {
-            best = at.map(|at| (sum, at));
-        }
-        here.clear();
-    };
-    for (document, word) in all() {
-        let Some(count) = wanted.get(&word.folded) else { continue };
-        let place = Some((document.name, document.index.position(word.start).0));
-        if place != at {
-            rate(at, &mut here);
-            at = place;
-        }
-        here.push((word.folded, (total / f64::from(*count)).ln()));
-    }
-    rate(at, &mut here);
-    best.map(|(_, at)| at)
+    let rarity = |word: &u64| (f64::from(total) / f64::from(counts.get(word).copied().unwrap_or(1))).ln();
+    let lines = found.chunk_by(|(a, _), (b, _)| a == b).filter_map(|line| {
+        let shared: BTreeSet<u64> = line.iter().map(|(_, word)| *word).collect();
+        Some((shared.iter().map(rarity).sum::<f64>(), line.first()?.0))
+    });
+    // The first of equal lines.
+    let (_, (document, line)) = lines.rev().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some((documents.get(document)?.name, line))
 }
 
 #[cfg(test)]

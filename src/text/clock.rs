@@ -9,7 +9,6 @@ pub fn now() -> Timestamp {
     within(SystemTime::now())
 }
 
-/// Now, in the machine's time zone.
 pub fn local() -> Zoned {
     now().to_zoned(TimeZone::system())
 }

@@ -1,8 +1,8 @@
 //! Unified diffs of lines: made, and applied to the text they start from.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
+use similar::TextDiff;
 
 /// Unchanged lines around a change.
 const CONTEXT: usize = 3;
@@ -18,34 +18,21 @@ fn lines(text: &str) -> Vec<&str> {
 /// A unified diff with the file's name above it; empty if the texts are equal.
 pub fn unified(name: &str, old: &str, new: &str) -> String {
     let (old, new) = (lines(old), lines(new));
-    let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(Instant::now() + PATIENCE));
+    let diff = TextDiff::configure().timeout(PATIENCE).diff_slices(&old, &new);
     let mut text = String::new();
-    for group in group_diff_ops(ops, CONTEXT) {
-        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+    for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
         if text.is_empty() {
             text = format!("--- {name}\n+++ {name}\n");
         }
-        let place = |start: usize, end: usize| format!("{},{}", start + usize::from(end > start), end - start);
-        let before = place(first.old_range().start, last.old_range().end);
-        text.push_str(&format!("@@ -{before} +{} @@\n", place(first.new_range().start, last.new_range().end)));
-        group.iter().for_each(|op| push(&mut text, op, &old, &new));
-    }
-    text
-}
-
-fn push(text: &mut String, op: &DiffOp, old: &[&str], new: &[&str]) {
-    let (from, to) = (old.get(op.old_range()).unwrap_or_default(), new.get(op.new_range()).unwrap_or_default());
-    let parts: &[(char, &[&str])] = match op.tag() {
-        DiffTag::Equal => &[(' ', from)],
-        DiffTag::Delete | DiffTag::Insert | DiffTag::Replace => &[('-', from), ('+', to)],
-    };
-    for (mark, line) in parts.iter().flat_map(|(mark, lines)| lines.iter().map(move |line| (*mark, *line))) {
-        text.push(mark);
-        text.push_str(line);
-        if !line.ends_with('\n') {
-            text.push_str(&format!("\n{NO_LINE_END}\n"));
+        text.push_str(&format!("{}\n", hunk.header()));
+        for change in hunk.iter_changes() {
+            text.push_str(&format!("{}{}", change.tag(), change.value()));
+            if !change.value().ends_with('\n') {
+                text.push_str(&format!("\n{NO_LINE_END}\n"));
+            }
         }
     }
+    text
 }
 
 /// The text that a diff of [`unified`] leads to; `None` if the diff does not start from this text.
@@ -55,7 +42,8 @@ pub fn apply(old: &str, diff: &str) -> Option<String> {
     let mut rest = diff.split_inclusive('\n').peekable();
     while let Some(line) = rest.next() {
         if let Some(place) = line.strip_prefix("@@ -") {
-            let (start, count) = place.split_once(' ')?.0.split_once(',')?;
+            let place = place.split_once(' ')?.0;
+            let (start, count) = place.split_once(',').unwrap_or((place, "1"));
             let start = start.parse::<usize>().ok()?.checked_sub(usize::from(count != "0"))?;
             new.extend(old.get(at..start)?.iter().copied());
             (at, inside) = (start, true);
@@ -83,6 +71,8 @@ pub fn apply(old: &str, diff: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -14,10 +14,20 @@ pub struct Decoded {
     pub guessed: Option<&'static str>,
 }
 
+/// A byte that text does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotText {
-    /// A byte that text does not contain.
-    Control { byte: u8, offset: usize },
+pub struct NotText {
+    pub byte: u8,
+    pub offset: usize,
+}
+
+impl std::fmt::Display for NotText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.byte {
+            0 => write!(f, "NUL at byte {}", self.offset),
+            byte => write!(f, "control byte 0x{byte:02X} at byte {}", self.offset),
+        }
+    }
 }
 
 /// Reads bytes as text. With `force`, bytes that are not text are read as Latin-1.
@@ -39,7 +49,7 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         Ok(Decoded { text, guessed: Some("Latin-1") })
     };
     if let Some(offset) = bytes.iter().position(|b| *b == 0) {
-        return if force { latin1(&bytes) } else { Err(NotText::Control { byte: 0, offset }) };
+        return if force { latin1(&bytes) } else { Err(NotText { byte: 0, offset }) };
     }
     // Of seven bits, so valid UTF-8 by chance.
     if bytes.contains(&0x1B)
@@ -57,7 +67,7 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     let controls = bytes.iter().filter(|b| is_control(b)).count();
     if controls * 200 > bytes.len() {
         let (offset, byte) = bytes.iter().copied().enumerate().find(|(_, b)| is_control(b)).unwrap_or((0, 0));
-        return if force { latin1(&bytes) } else { Err(NotText::Control { byte, offset }) };
+        return if force { latin1(&bytes) } else { Err(NotText { byte, offset }) };
     }
     let marked = bytes.strip_prefix(b"\xEF\xBB\xBF");
     if marked.is_some() || mostly_utf8(&bytes) {
@@ -180,9 +190,9 @@ mod tests {
 
     #[test]
     fn binary_data_is_named_by_its_first_odd_byte() {
-        assert_eq!(decode(b"abc\0def".to_vec(), false), Err(NotText::Control { byte: 0, offset: 3 }));
+        assert_eq!(decode(b"abc\0def".to_vec(), false), Err(NotText { byte: 0, offset: 3 }));
         assert_eq!(decode(b"abc\0def".to_vec(), true).unwrap().text, "abc\0def");
         let noise: Vec<u8> = (1..=255u8).cycle().take(4000).collect();
-        assert_eq!(decode(noise, false), Err(NotText::Control { byte: 1, offset: 0 }));
+        assert_eq!(decode(noise, false), Err(NotText { byte: 1, offset: 0 }));
     }
 }

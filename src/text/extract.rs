@@ -58,7 +58,6 @@ impl Kind {
         }
     }
 
-    /// What the format is called in a note.
     pub(super) fn name(self) -> Option<&'static str> {
         match self {
             Kind::Pdf | Kind::Archive => None,
@@ -86,10 +85,8 @@ pub(super) struct Page {
     pub(super) partial: bool,
 }
 
-/// In the child: limits itself, reads the file, and returns its pages as JSON for standard output.
-///
-/// # Errors
-/// Why the file cannot be read, in one line for standard error.
+/// In the child: limits itself, reads the file, and returns its pages as JSON for standard output. The error
+/// is one line for standard error.
 pub fn child(path: &Path) -> Result<Vec<u8>, String> {
     child::confine(MEMORY_BYTES)?;
     // A panic of the reader is an ordinary failure here.

@@ -45,10 +45,7 @@ fn factory(words: &[Vec<u8>], end: Token) -> Result<ParserFactory, String> {
     made.ok_or("the library fails on this vocabulary")?.map_err(|e| one_line(&e.to_string()))
 }
 
-/// What keeps a text to a grammar.
-///
-/// # Errors
-/// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
+/// What keeps a text to a grammar. The error is a phrase: it is no grammar, no text keeps to it, or it is beyond a limit.
 fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
     let compiled = deep(|| {
         let grammar = match grammar {
@@ -75,41 +72,31 @@ fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
     }
 }
 
-/// Compiles grammars for texts of single bytes, to see whether they can be used at all.
-pub(super) struct Trial(ParserFactory);
-
-impl Trial {
-    /// # Errors
-    /// The library fails.
-    pub(super) fn new() -> Result<Trial, String> {
-        let end = Token::from(u8::MAX) + 1;
-        let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
-        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"end"[..]].concat());
-        factory(&words, end).map(Trial)
-    }
-
-    /// Compiles one, and begins a text with it.
-    ///
-    /// # Errors
-    /// As [`Grammars::constraint`]; or it is beyond a limit of the library within the first bytes of a text.
-    pub(super) fn of(&self, grammar: &Grammar) -> Result<(), String> {
-        let mut matcher = compile(&self.0, grammar)?;
-        let begun = deep(move || {
-            for _ in 0..TRIED_BYTES {
-                if matcher.is_stopped() {
-                    break;
-                }
-                let mask = matcher.compute_mask()?;
-                let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
-                // Limits on the parts of a text rather than on its end.
-                let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
-                let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
-                matcher.consume_token(Token::from(next))?;
+/// Why a grammar cannot be used. It is compiled for texts of single bytes, and a text is begun with it.
+pub(super) fn trial(grammar: &Grammar) -> Result<Option<String>, String> {
+    let end = Token::from(u8::MAX) + 1;
+    let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+    words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"end"[..]].concat());
+    let factory = factory(&words, end)?;
+    let begin = |mut matcher: Matcher| {
+        for _ in 0..TRIED_BYTES {
+            if matcher.is_stopped() {
+                break;
             }
-            anyhow::Ok(())
-        });
-        begun.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))
-    }
+            let mask = matcher.compute_mask()?;
+            let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
+            // Limits on the parts of a text rather than on its end.
+            let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
+            let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
+            matcher.consume_token(Token::from(next))?;
+        }
+        anyhow::Ok(())
+    };
+    let begun = compile(&factory, grammar).and_then(|matcher| {
+        let begun = deep(|| begin(matcher)).ok_or("the library fails on it")?;
+        begun.map_err(|e| one_line(&e.to_string()))
+    });
+    Ok(begun.err())
 }
 
 /// A schema without white space between the parts of a text, unless it has settings of its own: white space takes time, and a small
@@ -136,7 +123,6 @@ impl Grammar {
     }
 }
 
-/// Compiles grammars for one tokenizer.
 pub struct Grammars {
     factory: ParserFactory,
     tokenizer: Arc<Tokenizer>,
@@ -150,10 +136,6 @@ impl std::fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// For a tokenizer and the ids that end a turn.
-    ///
-    /// # Errors
-    /// The library cannot use the vocabulary, or nothing ends a turn: a phrase.
     pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Result<Grammars, String> {
         let end = stop.first().copied().ok_or("this model has no token that ends an answer")?;
         let words: Vec<Vec<u8>> = (0..=tokenizer.max_id())
@@ -167,10 +149,7 @@ impl Grammars {
         Ok(Grammars { factory, tokenizer: Arc::clone(tokenizer), stop: stop.to_vec() })
     }
 
-    /// What keeps an answer that begins like this to a grammar.
-    ///
-    /// # Errors
-    /// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
+    /// What keeps an answer that begins like this to a grammar, or a phrase as `compile`.
     pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
         let first = Mutex::new(compile(&self.factory, grammar)?);
         let (tokenizer, stop) = (Arc::clone(&self.tokenizer), self.stop.clone());
@@ -320,27 +299,5 @@ impl Constrain for Masked {
 }
 
 #[cfg(test)]
-#[path = "../../tests/support/closing.rs"]
-mod closing;
-
-/// A short text that keeps to a grammar.
-#[cfg(test)]
-pub(crate) fn shortest(masked: &mut dyn Constrain, tokenizer: &Tokenizer) -> String {
-    use super::Before;
-    let (stop, mut written) = (tokenizer.stop_ids(&[]), Vec::new());
-    let spell = |token| tokenizer.spell(&[token], Before::Text);
-    loop {
-        assert!(written.len() < 300, "{}", tokenizer.spell(&written, Before::Text));
-        let most = tokenizer.max_id();
-        let next = closing::next(&mut |t| masked.allows(t), &spell, most, &stop, written.len());
-        let Some(token) = next.filter(|t| !stop.contains(t)) else {
-            return tokenizer.spell(&written, Before::Text);
-        };
-        masked.accept(token);
-        written.push(token);
-    }
-}
-
-#[cfg(test)]
 #[path = "grammar_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -4,6 +4,25 @@ use crate::text::Before;
 use crate::text::steer::{self, Watched};
 use crate::text::tokenizer::tests::{demo, sentencepiece};
 
+#[path = "../../tests/support/closing.rs"]
+mod closing;
+
+/// A short text that keeps to a grammar.
+pub(crate) fn shortest(masked: &mut dyn Constrain, tokenizer: &Tokenizer) -> String {
+    let (stop, mut written) = (tokenizer.stop_ids(&[]), Vec::new());
+    let spell = |token| tokenizer.spell(&[token], Before::Text);
+    loop {
+        assert!(written.len() < 300, "{}", tokenizer.spell(&written, Before::Text));
+        let most = tokenizer.max_id();
+        let next = closing::next(&mut |t| masked.allows(t), &spell, most, &stop, written.len());
+        let Some(token) = next.filter(|t| !stop.contains(t)) else {
+            return tokenizer.spell(&written, Before::Text);
+        };
+        masked.accept(token);
+        written.push(token);
+    }
+}
+
 fn grammars_of(tokenizer: Tokenizer) -> (Arc<Tokenizer>, Grammars) {
     let tokenizer = Arc::new(tokenizer);
     let grammars = Grammars::new(&tokenizer, &tokenizer.stop_ids(&[])).unwrap();

@@ -12,7 +12,6 @@ mod encoding;
 mod evidence;
 pub mod extract;
 pub mod grammar;
-mod long;
 pub mod near;
 mod own_space;
 mod part;
@@ -43,15 +42,14 @@ use std::sync::Arc;
 use crate::core::{Exit, files, plain_words};
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
-pub use long::Halt;
 pub use own_space::Before;
 pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::Walk;
-pub use stream::{Begin, Delta, Places, PlainDecoder, StreamDecoder};
+pub use stream::{Begin, Delta, Places, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
-pub use tokenizer::{Specials, Tokenizer};
+pub use tokenizer::{Halt, Specials, Tokenizer};
 
 /// Every line end as `\n`.
 pub fn with_newlines(text: &str) -> String {
@@ -121,9 +119,6 @@ pub struct TextModel {
 
 impl TextModel {
     /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present.
-    ///
-    /// # Errors
-    /// A missing or malformed file, or no chat template that can be used.
     pub fn load(dir: &Path) -> Result<TextModel, TextError> {
         let read = |name: &str| {
             let path = dir.join(name);
@@ -142,45 +137,33 @@ impl TextModel {
         };
         let (generation, jinja) = (optional("generation_config.json")?, optional("chat_template.jinja")?);
         let (tokenizer, config) = (read("tokenizer.json")?, read("tokenizer_config.json")?);
-        let in_folder = |e| match e {
+        let text = TextModel::from_bytes(&tokenizer, &config, generation.as_deref(), jinja.as_deref());
+        let text = text.and_then(|text| {
+            text.template.check_question()?;
+            text.tokenizer.prepare();
+            let recommended = Recommended::of_folder(generation.as_deref());
+            TextModel { recommended, ..text }.with_thesaurus(|name| files::read(&dir.join(name), thesaurus::BYTES))
+        });
+        text.map_err(|e| match e {
             TextError::Malformed { file, reason } => {
                 TextError::Malformed { file: dir.join(file).display().to_string(), reason }
             }
             e => e,
-        };
-        let template = Template::from_config(&config, jinja.as_deref()).map_err(in_folder)?;
-        template.check_question()?;
-        let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
-        let tokenizer = Arc::new(tokenizer.map_err(in_folder)?);
-        tokenizer.prepare();
-        let recommended = Recommended::of_folder(generation.as_deref());
-        let text = TextModel { tokenizer, template: Arc::new(template), recommended };
-        text.with_thesaurus_of(dir).map_err(in_folder)
+        })
     }
 
-    /// Adds the related words of the folder, if there are any.
-    fn with_thesaurus_of(self, dir: &Path) -> Result<TextModel, TextError> {
-        let Some(name) = self.recommended.thesaurus() else {
-            return Ok(self);
-        };
-        // Only files of this folder may be named.
-        if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+    /// Adds related words from the file that `quote_thesaurus` names, if it names one.
+    pub fn with_thesaurus(self, read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>) -> Result<TextModel, TextError> {
+        let Some(name) = self.recommended.thesaurus().map(str::to_owned) else { return Ok(self) };
+        // Only files of the model's folder may be named.
+        if Path::new(&name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
             return Err(TextError::malformed("generation_config.json", reason));
         }
-        let file = files::read(&dir.join(name), thesaurus::BYTES).map_err(|e| {
-            TextError::malformed(name, format!("{e} (named by quote_thesaurus in generation_config.json)"))
-        })?;
-        self.with_thesaurus(file)
-    }
-
-    /// Adds related words from the contents of the file that [`Recommended::thesaurus`] names, if it names one.
-    pub fn with_thesaurus(self, file: Vec<u8>) -> Result<TextModel, TextError> {
-        let Some(name) = self.recommended.thesaurus().map(str::to_owned) else {
-            return Ok(self);
-        };
-        let recommended = self.recommended.with_thesaurus(file);
-        let recommended = recommended.map_err(|reason| TextError::Malformed { file: name, reason })?;
+        let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
+        let file = read(&name).map_err(|e| TextError::malformed(&name, named(e)))?;
+        let recommended =
+            self.recommended.with_thesaurus(file).map_err(|reason| TextError::malformed(&name, reason))?;
         Ok(TextModel { recommended, ..self })
     }
 
@@ -213,7 +196,8 @@ mod tests {
         let named = |name: &str| {
             let keys = serde_json::json!({ "quote_opening": "It says: \"", "quote_thesaurus": name }).to_string();
             let text = TextModel::from_bytes(tokenizer, config, Some(keys.as_bytes()), None).unwrap();
-            let text = text.with_thesaurus_of(folder.path()).map_err(|e| e.to_string())?;
+            let read = |name: &str| files::read(&folder.path().join(name), thesaurus::BYTES);
+            let text = text.with_thesaurus(read).map_err(|e| e.to_string())?;
             Ok::<_, String>(text.recommended.quoting().unwrap().thesaurus.clone())
         };
         let missing = named("words.txt").unwrap_err();

@@ -1,5 +1,7 @@
 //! The space that some tokenizers put in front of every stretch of text.
 
+use serde_json::Value;
+
 /// What precedes the first of some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Before {
@@ -19,26 +21,32 @@ pub(super) enum OwnSpace {
     UnlessSpace,
 }
 
+/// The steps of a part of `tokenizer.json`: those of its list, or the part itself.
+pub(super) fn steps<'a>(json: &'a Value, part: &str, list: &str) -> &'a [Value] {
+    let part = &json[part];
+    part[list].as_array().map_or(std::slice::from_ref(part), Vec::as_slice)
+}
+
+/// The type of a step.
+pub(super) fn kind(step: &Value) -> &str {
+    step["type"].as_str().unwrap_or("none")
+}
+
 impl OwnSpace {
-    pub(super) fn of(json: &serde_json::Value) -> OwnSpace {
-        let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("").to_owned();
-        let says = |v: &serde_json::Value| match kind(v).as_str() {
+    pub(super) fn of(json: &Value) -> OwnSpace {
+        let says = |step: &Value| match kind(step) {
             "Prepend" => OwnSpace::Always,
-            "Metaspace" if v.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never") => OwnSpace::UnlessSpace,
-            "ByteLevel" if v.get("add_prefix_space").and_then(|b| b.as_bool()) == Some(true) => OwnSpace::UnlessSpace,
+            "Metaspace" if step["prepend_scheme"] != "never" => OwnSpace::UnlessSpace,
+            "ByteLevel" if step["add_prefix_space"] == true => OwnSpace::UnlessSpace,
             _ => OwnSpace::None,
         };
-        let steps = |part: &str, list: &str| match json.get(part) {
-            Some(v) => v.get(list).and_then(|l| l.as_array()).cloned().unwrap_or_else(|| vec![v.clone()]),
-            None => Vec::new(),
-        };
-        let all = steps("normalizer", "normalizers").into_iter().chain(steps("pre_tokenizer", "pretokenizers"));
-        all.map(|v| says(&v)).find(|s| *s != OwnSpace::None).unwrap_or_default()
+        let (first, then) = (steps(json, "normalizer", "normalizers"), steps(json, "pre_tokenizer", "pretokenizers"));
+        first.iter().chain(then).map(says).find(|says| *says != OwnSpace::None).unwrap_or_default()
     }
 }
 
 /// A part of `tokenizer.json` without its steps that put a space in front.
-pub(super) fn without_own_space(mut part: serde_json::Value) -> Option<serde_json::Value> {
+pub(super) fn without_own_space(mut part: Value) -> Option<Value> {
     for list in ["normalizers", "pretokenizers"] {
         if let Some(steps) = part.get_mut(list).and_then(|l| l.as_array_mut()) {
             *steps = std::mem::take(steps).into_iter().filter_map(without_own_space).collect();

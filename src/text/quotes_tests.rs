@@ -27,7 +27,7 @@ fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
 }
 
 fn passes_after(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
-    let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
+    let turn = |text: &str| tokenizer.encode_after(text, Before::Edge).unwrap();
     let before = turn(&format!("<|im_start|>user\n{read}<|im_end|>\n<|im_start|>assistant\n"));
     let stop = tokenizer.stop_ids(&[]);
     let constraint = constraint(&quoting(), tokenizer, &stop);
@@ -112,7 +112,7 @@ fn what_leads_to_a_sentence_with_evidence_is_favoured() {
             "<|im_start|>user\n<document name=\"a\">\n{text}\n</document><|im_end|>\n<|im_start|>user\nBlue?<|im_end|>\n\
              <|im_start|>assistant\n"
         );
-        let before = tokenizer.encode_with_special(&before).unwrap();
+        let before = tokenizer.encode_after(&before, Before::Edge).unwrap();
         let constraint = constraint(&quoting(), &tokenizer, &tokenizer.stop_ids(&[]));
         // Whatever the tokens are, on the way to each sentence as much is lost as the best of all has more.
         let along = |sentence: &str| {
@@ -136,7 +136,7 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
     let text = "The Anna is red. Berta is blue. The Cora is big.";
     for tokenizer in tokenizers() {
         let before = format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", framed(text));
-        let before = tokenizer.encode_with_special(&before).unwrap();
+        let before = tokenizer.encode_after(&before, Before::Edge).unwrap();
         let quoting = Quoting { margin: 4.0, ..quoting() };
         let constraint = constraint(&quoting, &tokenizer, &tokenizer.stop_ids(&[]));
         let opening = tokenizer.encode_after(OPENING, Before::Text).unwrap();
@@ -205,7 +205,7 @@ fn a_quote_that_covers_more_of_the_question_starts_more_readily() {
             let turns = format!(
                 "<|im_start|>user\n{read}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
             );
-            let before = tokenizer.encode_with_special(&turns).unwrap();
+            let before = tokenizer.encode_after(&turns, Before::Edge).unwrap();
             let (words, covered, thesaurus) = (0.0, 1.0, "colour blue red\n".to_owned());
             let quoting = Quoting { words, margin: 4.0, covered, thesaurus, ..quoting() };
             let mut quotes = (constraint(&quoting, &tokenizer, &tokenizer.stop_ids(&[])).0)(&before);

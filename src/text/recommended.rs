@@ -83,15 +83,11 @@ impl Recommended {
         Recommended { values, quoting: opening.map(quoting), thesaurus: thesaurus.map(str::to_owned) }
     }
 
-    /// The folder's file of related words, if it names one.
     pub fn thesaurus(&self) -> Option<&str> {
         self.thesaurus.as_deref()
     }
 
-    /// With what that file holds.
-    ///
-    /// # Errors
-    /// Which line of it is wrong, and why.
+    /// With what that file holds. The error says which line is wrong, and why.
     pub fn with_thesaurus(mut self, file: Vec<u8>) -> Result<Recommended, String> {
         let text = thesaurus::checked(file)?;
         if let Some(quoting) = &mut self.quoting {
@@ -100,7 +96,6 @@ impl Recommended {
         Ok(self)
     }
 
-    /// How the model quotes, if its folder says so.
     pub fn quoting(&self) -> Option<&Quoting> {
         self.quoting.as_ref()
     }

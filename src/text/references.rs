@@ -1,8 +1,10 @@
 //! What schemas refer to in themselves (`$ref`), and how the library that compiles schemas reads it: it takes the parts of a pointer
 //! as they stand, without the escapes of pointers (`~1`, `~0`) and of addresses (`%25`), and reaches no name that holds a `/`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 /// Keywords with data as their value, even if it looks like a schema.
@@ -99,17 +101,7 @@ fn at<'a>(schema: &'a Value, parts: &[String]) -> Option<&'a Value> {
 
 /// A part of a pointer, as the name that it means. Escapes of bytes that are no text are none.
 fn unescaped(part: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
-    while let Some((first, after)) = rest.split_first() {
-        let byte = after.split_at_checked(2).filter(|_| *first == b'%').and_then(|(digits, after)| {
-            let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
-            Some((u8::from_str_radix(digits, 16).ok()?, after))
-        });
-        let (byte, after) = byte.unwrap_or((*first, after));
-        bytes.push(byte);
-        rest = after;
-    }
-    let text = String::from_utf8(bytes).unwrap_or_else(|_| part.to_owned());
+    let text = percent_decode_str(part).decode_utf8().unwrap_or(Cow::Borrowed(part));
     text.replace("~1", "/").replace("~0", "~")
 }
 

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -43,10 +42,6 @@ impl Checker {
         Checker { program, passed: Mutex::default() }
     }
 
-    /// Tries one, for at most some seconds.
-    ///
-    /// # Errors
-    /// It is none, or takes too much; or the child does not start.
     pub fn check(&self, grammar: &Grammar) -> Result<(), Unusable> {
         let text = serde_json::to_string(grammar).unwrap_or_default();
         let hash = blake3::hash(text.as_bytes());
@@ -65,38 +60,32 @@ impl Checker {
         }
         Ok(())
     }
+
     /// Has a child compile it; the result is the reason for a refusal, if any.
     fn tried(&self, text: String) -> Result<Option<String>, String> {
-        let (program, arguments) = self.program.split_first().ok_or("there is no program")?;
-        let mut command = Command::new(program);
-        command.args(arguments).arg(CHILD).env("RUST_BACKTRACE", "0");
         let too_much =
             |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
-        let output = match child::run(command, text.into(), LIMITS, &Cancel::default()) {
-            Ok(output) => output,
-            Err(Failed::TimedOut) => return too_much(format!("{} s", LIMITS.time.as_secs())),
-            Err(Failed::Start(e)) => return Err(format!("the child did not start ({})", plain_words(&e))),
-            Err(Failed::TooLong | Failed::Cancelled) => return Err("the child wrote too much".into()),
+        let run = |mut command: Command| {
+            command.arg(CHILD);
+            child::run(command, text.into(), LIMITS, &Cancel::default())
         };
-        match (output.status.success(), output.status.signal()) {
-            (true, _) => serde_json::from_slice(&output.stdout).map_err(|e| e.to_string()),
-            // Exceeding the memory or stack limit aborts the child.
-            (false, Some(_)) => too_much(format!("{} GiB of memory or too deep a stack", MEMORY_BYTES >> 30)),
-            (false, None) if output.complaint.is_empty() => Err(format!("the child ended with {}", output.status)),
-            (false, None) => Err(output.complaint),
+        match child::confined(&self.program).and_then(run) {
+            Ok(output) => serde_json::from_slice(&output).map_err(|e| e.to_string()),
+            Err(Failed::TimedOut) => too_much(format!("{} s", LIMITS.time.as_secs())),
+            Err(Failed::Killed(_)) => too_much(format!("{} GiB of memory or too deep a stack", MEMORY_BYTES >> 30)),
+            Err(Failed::Start(e)) => Err(format!("the child did not start ({})", plain_words(&e))),
+            Err(Failed::TooLong | Failed::Cancelled) => Err("the child wrote too much".into()),
+            Err(Failed::Refused(why)) => Err(why),
         }
     }
 }
 
 /// In the child: limits itself, compiles the schema of standard input, and returns why it is refused, or `null`, for standard
-/// output.
-///
-/// # Errors
-/// Why it cannot be tried, in one line for standard error.
+/// output. The error is one line for standard error.
 pub fn child() -> Result<Vec<u8>, String> {
     child::confine(MEMORY_BYTES)?;
     let mut text = Vec::new();
     std::io::stdin().lock().read_to_end(&mut text).map_err(|e| e.to_string())?;
     let grammar: Grammar = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-    serde_json::to_vec(&grammar::Trial::new()?.of(&grammar).err()).map_err(|e| e.to_string())
+    serde_json::to_vec(&grammar::trial(&grammar)?).map_err(|e| e.to_string())
 }

@@ -19,9 +19,8 @@ use super::sample;
 use crate::config::settings::LoadConfig;
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
-pub use error::{OddByte, Skipped, SourceError};
+pub use error::{Skipped, SourceError};
 use extracted::extension;
-use pattern::Unusable;
 pub use read::converter;
 use read::read;
 
@@ -77,8 +76,6 @@ pub struct Found {
     pub path: PathBuf,
     /// Its name in errors: as given, or as `name` inside a folder.
     pub shown: String,
-    pub bytes: u64,
-    /// Named itself, or found inside a named folder or glob.
     pub chosen: Chosen,
 }
 
@@ -97,7 +94,6 @@ pub struct Document {
     pub path: Option<PathBuf>,
     pub text: String,
     pub note: Option<Remark>,
-    /// An encoding that was guessed.
     pub guessed: Option<&'static str>,
 }
 
@@ -130,10 +126,7 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     }
 }
 
-/// Finds and reads everything the paths mean.
-///
-/// # Errors
-/// The first named path that is missing or cannot be read; nothing is returned then.
+/// Finds and reads everything the paths mean, or nothing if a named path cannot be read.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let mut gathered = Gathered::default();
     let mut seen = BTreeSet::new();
@@ -147,11 +140,13 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         let from = gathered.skipped.len();
         let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
-        // A file is read once, however its path is written.
-        let (new, known): (Vec<Found>, Vec<Found>) = found
-            .into_iter()
-            .partition(|f| seen.insert(std::fs::canonicalize(&f.path).unwrap_or_else(|_| f.path.clone())));
-        for found in new {
+        let mut is_known = false;
+        for found in found {
+            // A file is read once, however its path is written.
+            if !seen.insert(std::fs::canonicalize(&found.path).unwrap_or_else(|_| found.path.clone())) {
+                is_known = true;
+                continue;
+            }
             match read(&found, options, cancel) {
                 Ok(document) => {
                     total = total.saturating_add(document.text.len() as u64);
@@ -170,7 +165,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                 }
             }
         }
-        if gathered.documents.len() == before && known.is_empty() {
+        if gathered.documents.len() == before && !is_known {
             let skipped = gathered.skipped.split_off(from);
             return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
         }
@@ -184,7 +179,6 @@ pub fn check(paths: &[String], options: &SourceOptions) -> Result<(), SourceErro
     find(paths, options, &Cancel::default()).map(drop)
 }
 
-/// Files that paths, folders and globs select.
 #[derive(Debug, Default)]
 struct Files {
     found: Vec<Found>,
@@ -200,9 +194,6 @@ impl Files {
 }
 
 /// The files that paths, folders and globs mean, without duplicates.
-///
-/// # Errors
-/// A path that does not exist, a glob without matches.
 fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Files, SourceError> {
     let mut files = Files::default();
     for given in paths {
@@ -212,10 +203,10 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
         let path = resolve(given, &options.base);
         match std::fs::metadata(&path) {
             Ok(meta) if meta.is_dir() => walk(&path, options, &mut files, cancel)?,
-            Ok(meta) => {
+            Ok(_) => {
                 let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
                 let (name, shown) = (clean_name(&name), given.clone());
-                files.found.push(Found { name, path, shown, bytes: meta.len(), chosen: Chosen::Named });
+                files.found.push(Found { name, path, shown, chosen: Chosen::Named });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if let Ok(target) = std::fs::read_link(&path) {
@@ -223,8 +214,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
                     return Err(SourceError::Io { name: given.clone(), reason });
                 }
                 if !pattern::is_pattern(given) {
-                    let similar = similar(&path, &options.base);
-                    return Err(SourceError::NotFound { path: given.clone(), similar });
+                    return Err(not_found(given, &options.base));
                 }
                 expand(given, options, &mut files, cancel)?;
             }
@@ -289,18 +279,11 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
             return Err(SourceError::TooMany { limit: FILES });
         }
         let name = clean_name(&named(entry.path()).to_string_lossy());
-        files.found.push(Found {
-            shown: name.clone(),
-            name,
-            path: entry.into_path(),
-            bytes: meta.len(),
-            chosen: Chosen::Within,
-        });
+        files.found.push(Found { shown: name.clone(), name, path: entry.into_path(), chosen: Chosen::Within });
     }
     Ok(())
 }
 
-/// The path and cause of an error during a walk.
 fn cause_of(error: ignore::Error) -> (Option<PathBuf>, String) {
     match error {
         ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => cause_of(*err),
@@ -315,24 +298,19 @@ fn cause_of(error: ignore::Error) -> (Option<PathBuf>, String) {
 
 fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Cancel) -> Result<(), SourceError> {
     let (start, rest) = started(given, &options.base);
-    let paths = pattern::expand(&start, rest, FILES, cancel).map_err(|e| match e {
+    let Some(paths) = pattern::expand(&start, rest, FILES, cancel)? else {
         // A mistyped name, not a pattern: an existing file of this name is loaded.
-        Unusable::Syntax => {
-            let similar = similar(&resolve(given, &options.base), &options.base);
-            SourceError::NotFound { path: given.to_owned(), similar }
-        }
-        Unusable::TooMany => SourceError::TooMany { limit: FILES },
-        Unusable::Cancelled => SourceError::Cancelled,
-    })?;
+        return Err(not_found(given, &options.base));
+    };
     let before = files.found.len() + files.skipped.len();
     for path in paths {
         let inside = path.strip_prefix(&options.base).unwrap_or(&path).to_owned();
         match std::fs::metadata(&path) {
             Ok(meta) if meta.is_dir() => walk(&path, options, files, cancel)?,
-            Ok(meta) => {
+            Ok(_) => {
                 let name = inside.to_string_lossy();
                 let name = clean_name(name.rsplit_once("../").map_or(&*name, |(_, n)| n));
-                files.found.push(Found { shown: name.clone(), name, path, bytes: meta.len(), chosen: Chosen::Within });
+                files.found.push(Found { shown: name.clone(), name, path, chosen: Chosen::Within });
             }
             Err(e) => files.skip(&inside, plain_words(&e)),
         }
@@ -363,6 +341,10 @@ fn distinct_names(documents: &mut [Document]) {
             d.name = clean_name(&path.to_string_lossy());
         }
     }
+}
+
+fn not_found(given: &str, base: &Path) -> SourceError {
+    SourceError::NotFound { path: given.to_owned(), similar: similar(&resolve(given, base), base) }
 }
 
 /// A file with a similar name in the same folder, or with the same name further down.

@@ -3,8 +3,6 @@
 //! give the text of that slice. Here each token is spelled raw (`▁` is a space, a byte token is its byte), without
 //! the spaces that the tokenizer added. Invariant: tokens encoded from a text spell that text.
 
-use super::TextError;
-use super::long::{Halt, Run};
 use super::own_space::{Before, OwnSpace};
 use super::stream::Detokenizer;
 use super::tokenizer::{SHIELD, Specials, Tokenizer};
@@ -36,7 +34,7 @@ impl<'a> Walk<'a> {
                 met
             }
             Piece::Bytes(bytes) => {
-                let mut bytes = bytes;
+                let mut bytes: &[u8] = bytes;
                 if std::mem::replace(&mut self.before, Before::Text) == Before::Edge && self.own_space_here() {
                     bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
                 }
@@ -96,35 +94,24 @@ impl Tokenizer {
 
     /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 is replaced by U+FFFD.
     pub fn spell(&self, tokens: &[Token], before: Before) -> String {
-        let mut decoder = Detokenizer::new(self, before);
-        let mut out = String::new();
-        for &id in tokens {
-            match self.pieces.get(id) {
-                Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
-                Piece::Special(literal) => {
-                    decoder.edge(&mut out);
-                    out.push_str(literal);
-                }
-            }
-        }
-        decoder.finish(&mut out);
-        out
+        self.joined(Detokenizer::new(self, before), tokens, Specials::Show)
     }
 
     /// The text of ids as the library decodes a whole text. Invalid UTF-8 is replaced by U+FFFD.
     pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
-        let mut decoder = Detokenizer::of_whole(self);
+        self.joined(Detokenizer::of_whole(self), ids, specials)
+    }
+
+    fn joined(&self, mut decoder: Detokenizer, tokens: &[Token], specials: Specials) -> String {
         let mut out = String::new();
-        for &id in ids {
+        for &id in tokens {
             match self.pieces.get(id) {
                 Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
-                Piece::Special(literal) => {
-                    decoder.finish(&mut out);
-                    if specials == Specials::Show {
-                        decoder.begun();
-                        out.push_str(literal);
-                    }
+                Piece::Special(literal) if specials == Specials::Show => {
+                    decoder.edge(&mut out);
+                    out.push_str(literal);
                 }
+                Piece::Special(_) => decoder.finish(&mut out),
             }
         }
         decoder.finish(&mut out);
@@ -133,10 +120,7 @@ impl Tokenizer {
 
     /// The bytes of one token, perhaps part of a character. A special token adds its literal.
     pub fn bytes(&self, token: Token) -> &[u8] {
-        match self.pieces.get(token) {
-            Piece::Bytes(bytes) => bytes,
-            Piece::Special(literal) => literal.as_bytes(),
-        }
+        self.pieces.get(token).bytes()
     }
 
     /// As [`Tokenizer::spell`], with the text of plain tokens shielded: encoding the result gives these tokens again,
@@ -153,27 +137,6 @@ impl Tokenizer {
             before = self.before_next(run, before);
         }
         out
-    }
-
-    /// As [`Tokenizer::encode_with_special`] for text that continues other text: without the tokenizer's own space in
-    /// front.
-    pub fn encode_after(&self, text: &str, before: Before) -> Result<Vec<Token>, TextError> {
-        self.encode_after_until(text, before, &Halt::NEVER)
-    }
-
-    /// As [`Tokenizer::encode_after`], until `halt`.
-    pub fn encode_after_until(&self, text: &str, before: Before, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        let continues = before == Before::Text && self.pieces.own_space != OwnSpace::None;
-        let Some(literals) = self.literals.as_ref().filter(|_| continues) else {
-            return self.encode_with_special_until(text, halt);
-        };
-        let Some(Run::Text(first)) = literals.runs(text).next() else {
-            return self.encode_with_special_until(text, halt);
-        };
-        let mut ids = self.encode_plain_after(&first.replace(SHIELD, ""), halt)?;
-        let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
-        ids.extend(self.encode_with_special_until(text.get(first.len()..).unwrap_or(""), &room)?);
-        Ok(ids)
     }
 }
 

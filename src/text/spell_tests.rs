@@ -24,7 +24,7 @@ fn the_tokens_of_a_rendered_text_cover_all_of_it() {
     for t in [&*DEMO, &*PIECES] {
         for awkward in AWKWARD {
             let text = format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", t.shield(awkward));
-            let ids = t.encode_with_special(&text).unwrap();
+            let ids = t.encode_after(&text, Before::Edge).unwrap();
             assert_eq!(covered(t, &text, &ids, Before::Edge), Some(text.len()), "{text:?}");
         }
     }
@@ -35,7 +35,7 @@ fn a_text_divided_anywhere_reads_on_without_a_space_of_its_own() {
     for t in [&*DEMO, &*PIECES] {
         for awkward in AWKWARD {
             let text = format!("<|im_start|>user\n{}<|im_end|>\n", t.shield(awkward));
-            let ids = t.encode_with_special(&text).unwrap();
+            let ids = t.encode_after(&text, Before::Edge).unwrap();
             for n in 0..=ids.len() {
                 let Some(at) = covered(t, &text, &ids[..n], Before::Edge) else { continue };
                 let before = t.before_next(&ids[..n], Before::Edge);
@@ -52,7 +52,7 @@ fn a_text_divided_anywhere_reads_on_without_a_space_of_its_own() {
 #[test]
 fn tokens_of_another_text_cover_nothing() {
     for t in [&*DEMO, &*PIECES] {
-        let ids = t.encode_with_special("<|im_start|>user\nwords").unwrap();
+        let ids = t.encode_after("<|im_start|>user\nwords", Before::Edge).unwrap();
         assert_eq!(covered(t, "<|im_start|>user\nsword", &ids, Before::Edge), None);
         assert_eq!(covered(t, "<|im_start|>user\nwor", &ids, Before::Edge), None);
         // A control token is not the same literal in a text that was made harmless.
@@ -76,7 +76,7 @@ proptest::proptest! {
     fn any_text_divided_anywhere_is_covered(text in "(\\PC|[a-z \n你🙂]|the |<\\|im_end\\|>){0,30}", part in 0usize..40) {
         for t in [&*DEMO, &*PIECES] {
             let text = format!("<|im_start|>user\n{}<|im_end|>\n", t.shield(&text));
-            let ids = t.encode_with_special(&text).unwrap();
+            let ids = t.encode_after(&text, Before::Edge).unwrap();
             proptest::prop_assert_eq!(covered(t, &text, &ids, Before::Edge), Some(text.len()));
             let n = part.min(ids.len());
             if let Some(at) = covered(t, &text, &ids[..n], Before::Edge) {

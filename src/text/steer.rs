@@ -20,9 +20,6 @@ const LEAST_TIMES: usize = 8;
 
 /// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
 /// written before.
-///
-/// # Errors
-/// The tag that closes a thought cannot be encoded.
 pub fn steering(
     watched: Watched,
     tokenizer: &Arc<Tokenizer>,

@@ -1,9 +1,8 @@
 //! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
-//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both; `plain` works without
-//! the splitter. Invariant: all deltas together equal the text of the whole list after the prompt, without special
+//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both. Invariant: all deltas together equal the text of the whole list after the prompt, without special
 //! tokens; no part of a tag is ever emitted.
 
-mod plain;
+mod places;
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::thoughts::{self, CLOSE, OPEN};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
-pub use plain::{Places, PlainDecoder};
+pub use places::Places;
 
 /// Bytes to characters. Holds back an incomplete character.
 #[derive(Clone, Debug)]
@@ -36,11 +35,6 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
     }
 
-    /// The text has other content by now: later tokens do not begin it.
-    pub(super) fn begun(&mut self) {
-        self.strip = 0;
-    }
-
     /// A special token: no character crosses it, and a stretch of text begins after it.
     pub(super) fn edge(&mut self, out: &mut String) {
         self.finish(out);
@@ -50,29 +44,24 @@ impl Detokenizer {
     /// Appends complete characters. Invalid UTF-8 is replaced by U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.held.extend_from_slice(bytes);
+        let held = std::mem::take(&mut self.held);
         let mut from = 0;
-        while let Some(rest) = self.held.get(from..).filter(|r| !r.is_empty()) {
-            let (valid, broken) = match std::str::from_utf8(rest) {
-                Ok(text) => (text, None),
-                Err(e) => {
-                    let valid = rest.get(..e.valid_up_to()).and_then(|v| std::str::from_utf8(v).ok()).unwrap_or("");
-                    (valid, Some(e.error_len()))
-                }
-            };
+        for chunk in held.utf8_chunks() {
+            let (valid, broken) = (chunk.valid(), chunk.invalid());
             let spaces = valid.bytes().take(self.strip).take_while(|b| *b == b' ').count();
             self.strip = if spaces == valid.len() { self.strip - spaces } else { 0 };
             out.push_str(valid.get(spaces..).unwrap_or(""));
-            from += valid.len();
-            match broken {
-                None | Some(None) => break,
-                Some(Some(bad)) => {
+            from += valid.len() + broken.len();
+            match std::str::from_utf8(broken) {
+                // The rest of the character is still to come.
+                Err(e) if e.error_len().is_none() && from == held.len() => self.held = broken.to_vec(),
+                Err(_) => {
                     self.strip = 0;
                     out.push('\u{FFFD}');
-                    from += bad;
                 }
+                Ok(_) => {}
             }
         }
-        self.held.drain(..from);
     }
 
     /// No more bytes follow: ends an incomplete character.
@@ -87,7 +76,6 @@ impl Detokenizer {
 /// New text of an answer. Thoughts precede the text that follows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Thoughts, without tags.
     pub thinking: String,
     pub answer: String,
 }
@@ -124,6 +112,8 @@ enum Part {
     /// After `</think>`, nothing but white space so far.
     AnswerStart,
     Answer,
+    /// A raw completion has no thoughts.
+    Raw,
 }
 
 /// Separates thoughts from an answer. As plain text, `<think>` opens a thought only at the beginning of an answer:
@@ -147,7 +137,7 @@ impl Splitter {
     pub fn in_thought(&self) -> bool {
         match self.part {
             Part::ThoughtStart | Part::Thought => true,
-            Part::Start | Part::AnswerStart | Part::Answer => false,
+            Part::Start | Part::AnswerStart | Part::Answer | Part::Raw => false,
         }
     }
 
@@ -220,7 +210,7 @@ impl Splitter {
                 delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
                 false
             }
-            Part::Answer => {
+            Part::Answer | Part::Raw => {
                 delta.answer.push_str(&std::mem::take(&mut self.held));
                 false
             }
@@ -243,6 +233,12 @@ impl StreamDecoder {
         StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), thought_tokens: 0 }
     }
 
+    /// For a raw completion: thoughts and their tags are text of the answer, as far as they are no control tokens.
+    pub fn raw(tokenizer: Arc<Tokenizer>) -> StreamDecoder {
+        let splitter = Splitter { part: Part::Raw, held: String::new() };
+        StreamDecoder { splitter, ..StreamDecoder::new(tokenizer, Begin::Answer) }
+    }
+
     /// The text of one more token. Control tokens other than thought tags add none.
     pub fn push(&mut self, id: Token) -> Delta {
         self.push_all(&[id])
@@ -251,7 +247,23 @@ impl StreamDecoder {
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {
         let mut delta = Delta::default();
         for &id in ids {
-            self.push_into(id, &mut delta);
+            let mut text = String::new();
+            match self.tokenizer.pieces.get(id) {
+                Piece::Bytes(bytes) => {
+                    self.characters.push(bytes, &mut text);
+                    self.splitter.push(&text, &mut delta);
+                }
+                Piece::Special(literal) => {
+                    self.characters.edge(&mut text);
+                    self.splitter.push(&text, &mut delta);
+                    match literal.as_str() {
+                        OPEN if self.splitter.part != Part::Raw => self.splitter.open(&mut delta),
+                        CLOSE if self.splitter.part != Part::Raw => self.splitter.close(&mut delta),
+                        _ => {}
+                    }
+                }
+            }
+            self.thought_tokens += u64::from(self.splitter.in_thought());
         }
         delta
     }
@@ -278,7 +290,7 @@ impl StreamDecoder {
             Part::ThoughtStart | Part::Thought => Some(false),
             // Part of a character: no white space.
             Part::AnswerStart => Some(!self.characters.held.is_empty()),
-            Part::Answer => Some(true),
+            Part::Answer | Part::Raw => Some(true),
         }
     }
 
@@ -286,7 +298,7 @@ impl StreamDecoder {
     /// several tokens, and its last token may contain text of the answer.
     pub(super) fn after_thought(&self, id: Token) -> Option<&[u8]> {
         let bytes = match self.tokenizer.pieces.get(id) {
-            Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),
+            Piece::Special(literal) => return (*literal == CLOSE).then_some(&[]),
             Piece::Bytes(bytes) => bytes,
         };
         let mut cuts = (1..=bytes.len()).filter_map(|end| bytes.split_at_checked(end));
@@ -305,26 +317,6 @@ impl StreamDecoder {
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens
-    }
-
-    fn push_into(&mut self, id: Token, delta: &mut Delta) {
-        let mut text = String::new();
-        match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => {
-                self.characters.push(bytes, &mut text);
-                self.splitter.push(&text, delta);
-            }
-            Piece::Special(literal) => {
-                self.characters.edge(&mut text);
-                self.splitter.push(&text, delta);
-                match literal {
-                    OPEN => self.splitter.open(delta),
-                    CLOSE => self.splitter.close(delta),
-                    _ => {}
-                }
-            }
-        }
-        self.thought_tokens += u64::from(self.splitter.in_thought());
     }
 }
 

@@ -3,11 +3,10 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` in the same folder), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template is part of the model folder and may
-//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`limits`).
+//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`environment`).
 //! What it puts together before it writes is not limited (SECURITY.md).
 
 mod environment;
-mod limits;
 mod message;
 mod methods;
 mod python;
@@ -19,9 +18,10 @@ use minijinja::Environment;
 use minijinja::value::{Serde, Value};
 use serde::Deserialize;
 
+use super::tokenizer::NamedToken;
 use super::{TextError, untrusted};
 use crate::runtime::protocol::ThinkMode;
-use environment::{NAME, environment, explain};
+use environment::{Bounded, NAME, PATIENCE, environment, failure, fuel};
 pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
 
 /// Beginning of the SHA-256 of the released MiniCPM-SALA's chat template.
@@ -43,12 +43,9 @@ impl std::fmt::Debug for Template {
 
 #[derive(Deserialize)]
 struct Config {
-    #[serde(default)]
     chat_template: Option<Source>,
-    #[serde(default)]
-    bos_token: Option<serde_json::Value>,
-    #[serde(default)]
-    eos_token: Option<serde_json::Value>,
+    bos_token: Option<NamedToken>,
+    eos_token: Option<NamedToken>,
 }
 
 #[derive(Deserialize)]
@@ -66,9 +63,6 @@ struct NamedTemplate {
 
 impl Template {
     /// From the contents of `tokenizer_config.json` and, if there is one, `chat_template.jinja`, which wins.
-    ///
-    /// # Errors
-    /// No template, contents that do not parse, or a template that does not compile.
     pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
         let config: Config =
             serde_json::from_slice(config).map_err(|e| TextError::malformed("tokenizer_config.json", e))?;
@@ -83,22 +77,15 @@ impl Template {
             }
             (None, None) => return Err(TextError::NoTemplate),
         };
-        let text = |token: Option<serde_json::Value>| match token {
-            Some(serde_json::Value::String(s)) => s,
-            Some(v) => v.get("content").and_then(|c| c.as_str()).unwrap_or_default().to_owned(),
-            None => String::new(),
-        };
-        Template::new(&source, &text(config.bos_token), &text(config.eos_token))
+        let text = |token: &Option<NamedToken>| token.as_ref().map_or(String::new(), |token| token.text().to_owned());
+        Template::new(&source, &text(&config.bos_token), &text(&config.eos_token))
     }
 
-    /// From Jinja source.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
-        limits::check_source(source)?;
         let to_compile = source.to_owned();
-        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&to_compile));
-        let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
+        let compiled = untrusted::run(PATIENCE, &|| false, move || environment(&to_compile));
         let template = Template {
-            environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
+            environment: Arc::new(compiled.map_err(|e| TextError::Template(e.to_string()))??),
             switch: ThinkingSwitch::default(),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
@@ -149,7 +136,6 @@ impl Template {
         sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
         self.sha256().starts_with(RELEASED).then_some("the released template")
     }
@@ -159,10 +145,7 @@ impl Template {
         blake3::hash(self.source.as_bytes()).to_hex().to_string()
     }
 
-    /// The prompt text of a conversation.
-    ///
-    /// # Errors
-    /// What the template refuses, in its own words (for example that roles must alternate).
+    /// The prompt text of a conversation. A template refuses in its own words, for example that roles must alternate.
     pub fn render(&self, messages: &[ChatMessage], options: &RenderOptions) -> Result<String, TextError> {
         self.render_until(messages, options, &|| false)
     }
@@ -206,17 +189,15 @@ impl Template {
             },
         };
         let environment = Arc::clone(&self.environment);
-        let rendered = untrusted::run(limits::PATIENCE, stop, move || {
+        let rendered = untrusted::run(PATIENCE, stop, move || {
             let mut environment = Environment::clone(&environment);
-            environment.set_fuel(Some(limits::fuel(count)));
-            let mut out = limits::Bounded::new(limits::output(bytes));
+            environment.set_fuel(Some(fuel(count)));
+            let mut out = Bounded::new(bytes);
             environment.get_template(NAME)?.render_captured_to(context, &mut out)?;
-            Ok(out.into_text())
+            Ok(String::from_utf8_lossy(&out.bytes).into_owned())
         });
         match rendered {
-            Ok(Ok(text)) => Ok(text),
-            Ok(Err(e)) if limits::are_exceeded(&e) => Err(TextError::Exhausted(explain(&e))),
-            Ok(Err(e)) => Err(TextError::Template(explain(&e))),
+            Ok(rendered) => rendered.map_err(|e: minijinja::Error| failure(&e)),
             Err(untrusted::GaveUp::Stopped) => Err(TextError::Stopped),
             Err(e) => Err(TextError::Exhausted(e.to_string())),
         }

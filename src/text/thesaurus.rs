@@ -9,10 +9,7 @@ use super::stem::{put_stem, words};
 /// Longest file or text.
 pub const BYTES: u64 = 1 << 20;
 
-/// The text of such a file.
-///
-/// # Errors
-/// Which line is none, and why.
+/// The text of such a file, or which line is none, and why.
 pub(super) fn checked(file: Vec<u8>) -> Result<String, String> {
     let text = String::from_utf8(file).map_err(|e| {
         let lines = e.as_bytes().iter().take(e.utf8_error().valid_up_to()).filter(|byte| **byte == b'\n').count();

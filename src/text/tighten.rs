@@ -41,8 +41,7 @@ const MOST: i128 = (1 << 63) - 1024;
 /// The most characters or items that a schema can ask for.
 const MOST_SIZE: f64 = 1e9;
 
-/// # Errors
-/// It has a number that cannot be kept exactly: a phrase.
+/// The error is a phrase about a number that cannot be kept exactly.
 pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
     let mut open = BTreeSet::new();
     // What is referred to from a schema that has to stay open stays open too, and what that refers to.

@@ -1,28 +1,27 @@
-//! Text to token ids and back, from the checkpoint's `tokenizer.json`. Encoding equals the `tokenizers` crate's;
-//! `long` is a faster path with the same result. Decoding ([`super::spell`]) is a table of bytes per id, so that a
-//! stream and a whole list give the same text: the crate's decoder needs a whole run of byte tokens and cannot
-//! stream.
+//! Text to token ids and back, from the checkpoint's `tokenizer.json`. Encoding (`encode`) equals the `tokenizers` crate's.
+//! Decoding ([`super::spell`]) is a table of bytes per id, so that a stream and a whole list give the same text: the crate's
+//! decoder needs a whole run of byte tokens and cannot stream.
 
 mod bounds;
+mod encode;
 mod file;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
+use tokenizers::Tokenizer as Library;
 
 use super::TextError;
-use super::long::{Fast, Halt, Literals, Run, Which};
-use super::own_space::{Before, without_own_space};
 use super::vocabulary::{LOWER_BLOCK, Pieces};
 use crate::core::caught::caught;
 use crate::engine::protocol::Token;
-use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load, parsed};
+pub use encode::Halt;
+use encode::Literals;
+pub(super) use file::NamedToken;
+use file::{GenerationConfig, OneOrMany, TokenizerConfig, load, parsed};
 
 /// Inserted into literals of special tokens in untrusted text; never encoded itself.
 pub(crate) const SHIELD: char = '\u{10FFFD}';
-/// Texts from this size use the fast path, if the tokenizer has one.
-const LONG_BYTES: usize = 64 * 1024;
 
 /// Whether control tokens such as `<|im_end|>` appear in decoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +32,18 @@ pub enum Specials {
 
 pub struct Tokenizer {
     library: Library,
-    /// Reads special literals as plain text. Built on first use.
+    /// Built on first use, as `plain_after`.
     plain: OnceLock<Library>,
-    /// As `plain`, without the tokenizer's own space in front. Built on first use.
-    plain_after: OnceLock<Library>,
+    plain_after: OnceLock<Result<Library, String>>,
     pub(super) pieces: Arc<Pieces>,
     bos: Option<Token>,
     stops: Vec<Token>,
     specials: Vec<String>,
     max_id: Token,
     json: serde_json::Value,
-    fast: OnceLock<Option<Fast>>,
-    pub(super) literals: Option<Literals>,
+    literals: Literals,
+    /// Without special literals, which are read as text.
+    plain_literals: Literals,
     hash: String,
 }
 
@@ -55,7 +54,6 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`.
     pub fn from_bytes(
         tokenizer: &[u8],
         config: Option<&[u8]>,
@@ -91,8 +89,9 @@ impl Tokenizer {
         // Longest first: a literal wins over one that it contains.
         specials.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
 
-        let literals = Literals::new(&library, Which::All);
         Ok(Tokenizer {
+            literals: Literals::new(&library, |_| true)?,
+            plain_literals: Literals::new(&library, |token| !token.special)?,
             library,
             plain: OnceLock::new(),
             plain_after: OnceLock::new(),
@@ -102,8 +101,6 @@ impl Tokenizer {
             specials,
             max_id,
             json,
-            fast: OnceLock::new(),
-            literals,
             hash: blake3::hash(tokenizer).to_hex().to_string(),
         })
     }
@@ -140,7 +137,7 @@ impl Tokenizer {
         if (self.max_id as usize) < rows { Ok(()) } else { Err(TextError::Vocabulary { max_id: self.max_id, rows }) }
     }
 
-    /// Defuses special literals in untrusted text: [`Tokenizer::encode_with_special`] then reads them as plain
+    /// Defuses special literals in untrusted text: [`Tokenizer::encode_after`] then reads them as plain
     /// characters. Applied to user text and documents before rendering, so that a document cannot end its own turn.
     pub fn shield<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let touched = text.contains(SHIELD) || self.specials.iter().any(|s| text.contains(s.as_str()));
@@ -165,144 +162,16 @@ impl Tokenizer {
         (text.len() - unspelled - blocks) / self.pieces.longest.max(1)
     }
 
-    /// Ids of a rendered prompt, with the start token in front if the model wants one and the template did not write it.
-    pub fn encode_prompt(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        self.encode_prompt_until(text, &Halt::NEVER)
-    }
-
-    /// As [`Tokenizer::encode_prompt`], until `halt`.
-    pub fn encode_prompt_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        let mut ids = self.encode_with_special_until(text, halt)?;
-        if let Some(bos) = self.bos
-            && ids.first() != Some(&bos)
-        {
-            ids.insert(0, bos);
-        }
-        Ok(ids)
-    }
-
-    /// Ids of a text in which special literals are tokens, as Hugging Face encodes a rendered template. No start token.
-    pub fn encode_with_special(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        self.encode_with_special_until(text, &Halt::NEVER)
-    }
-
-    /// As [`Tokenizer::encode_with_special`], until `halt`.
-    pub fn encode_with_special_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        let Some(literals) = self.literals.as_ref().filter(|_| text.contains(SHIELD)) else {
-            return self.encode_long(&self.library, text, halt);
-        };
-        let mut ids = Vec::new();
-        for run in literals.runs(text) {
-            let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
-            match run {
-                Run::Literal(id) => ids.push(id),
-                Run::Text(run) => ids.extend(self.encode_long(self.plain(), &run.replace(SHIELD, ""), &room)?),
-            }
-        }
-        Ok(ids)
-    }
-
-    /// Ids of a text in which special literals are only characters.
-    pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        self.encode_plain_until(text, &Halt::NEVER)
-    }
-
-    /// As [`Tokenizer::encode_plain`], until `halt`.
-    pub fn encode_plain_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        self.encode_long(self.plain(), text, halt)
-    }
-
-    /// Builds the lazy tables in the background while the model loads, so that the first question need not wait.
+    /// Builds the other libraries in the background while the model loads, so that the first question need not wait.
     pub(super) fn prepare(self: &Arc<Self>) {
         let tokenizer = Arc::clone(self);
         let make = move || {
             // Encoding reports a tokenizer that the library fails on.
-            caught(|| {
-                tokenizer.plain();
-                tokenizer.fast();
-            });
+            caught(|| tokenizer.plain_after().map(drop));
         };
         // Without a thread they are built on first use.
         let _ = std::thread::Builder::new().name("tokenizer".into()).spawn(make);
     }
-
-    fn plain(&self) -> &Library {
-        self.plain.get_or_init(|| {
-            let mut plain = self.library.clone();
-            plain.set_encode_special_tokens(true);
-            plain
-        })
-    }
-
-    /// As [`Tokenizer::encode_plain`], for text that continues other text.
-    pub(super) fn encode_plain_after(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        let plain = self.plain();
-        if let Some(fast) = self.fast() {
-            return unless_it_panics(|| fast.encode(plain, text, Before::Text, halt));
-        }
-        let later = match self.plain_after.get() {
-            Some(library) => library,
-            None => {
-                let made = self.without_own_space(plain)?;
-                self.plain_after.get_or_init(|| made)
-            }
-        };
-        encode_lines(later, later, text, halt)
-    }
-
-    /// The library's tokenizer, with the steps that put a space in front left out.
-    fn without_own_space(&self, library: &Library) -> Result<Library, TextError> {
-        let part = |name: &str| self.json.get(name).filter(|v| !v.is_null()).cloned().and_then(without_own_space);
-        let bad = |e: serde_json::Error| TextError::malformed("tokenizer.json", e);
-        let normalizer: Option<NormalizerWrapper> =
-            part("normalizer").map(serde_json::from_value).transpose().map_err(bad)?;
-        let splitter: Option<PreTokenizerWrapper> =
-            part("pre_tokenizer").map(serde_json::from_value).transpose().map_err(bad)?;
-        let mut library = library.clone();
-        library.with_normalizer(normalizer).map_err(|e| TextError::malformed("tokenizer.json", e))?;
-        library.with_pre_tokenizer(splitter);
-        Ok(library)
-    }
-
-    fn fast(&self) -> Option<&Fast> {
-        self.fast.get_or_init(|| Fast::new(&self.library, &self.json)).as_ref()
-    }
-
-    fn encode_long(&self, library: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        // A short text does not build the tables: the first question would wait for them.
-        let fast = if text.len() < LONG_BYTES { None } else { self.fast() };
-        match fast {
-            Some(fast) => unless_it_panics(|| fast.encode(library, text, Before::Edge, halt)),
-            None => encode_lines(library, library, text, halt),
-        }
-    }
-}
-
-/// The library's tokens. A long text is encoded line by line, so that encoding can stop; a cut may cost a merge.
-fn encode_lines(library: &Library, later: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-    let mut ids = Vec::new();
-    let (mut rest, mut first) = (text, true);
-    while !rest.is_empty() {
-        halt.check(ids.len())?;
-        let at = rest.as_bytes().iter().skip(LONG_BYTES).position(|b| *b == b'\n').map(|at| LONG_BYTES + at + 1);
-        let (piece, after) = rest.split_at(at.unwrap_or(rest.len()));
-        ids.extend(encode_library(if first { library } else { later }, piece)?);
-        (rest, first) = (after, false);
-    }
-    halt.check(ids.len())?;
-    Ok(ids)
-}
-
-/// Turns a panic of the library into an error.
-fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
-    caught(work).unwrap_or_else(|| Err(TextError::Encode("the library fails on it".to_owned())))
-}
-
-fn encode_library(library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
-    unless_it_panics(|| {
-        let encoded = library.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-        Ok(encoded.get_ids().to_vec())
-    })
 }
 
 #[cfg(test)]

@@ -11,21 +11,14 @@ use crate::core::caught::caught;
 const STACK_BYTES: usize = 256 << 20;
 const TICK: Duration = Duration::from_millis(20);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum GaveUp {
+    #[error("the library that reads it fails on it")]
     Panicked,
+    #[error("it takes longer than {} s", .0.as_secs())]
     TooLong(Duration),
+    #[error("stopped")]
     Stopped,
-}
-
-impl std::fmt::Display for GaveUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            GaveUp::Panicked => f.write_str("the library that reads it fails on it"),
-            GaveUp::TooLong(limit) => write!(f, "it takes longer than {} s", limit.as_secs()),
-            GaveUp::Stopped => f.write_str("stopped"),
-        }
-    }
 }
 
 /// The result of `work`. State that it changed before a panic must not be used again.

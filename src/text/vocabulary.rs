@@ -1,11 +1,11 @@
 //! The bytes of every id of a vocabulary.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tokenizers::Tokenizer as Library;
 
 use super::TextError;
-use super::own_space::OwnSpace;
+use super::own_space::{OwnSpace, kind, steps};
 use crate::engine::protocol::Token;
 
 /// Larger ids only occur in damaged files.
@@ -13,20 +13,18 @@ const MAX_ID: Token = 8 << 20;
 /// SentencePiece's sign for a space, which it cannot distinguish from a `▁` in the text.
 pub(super) const LOWER_BLOCK: &str = "\u{2581}";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+#[derive(Debug)]
+pub(super) enum Piece {
     /// Bytes, possibly part of a character.
-    Bytes(&'a [u8]),
+    Bytes(Vec<u8>),
     /// A control token and its literal.
-    Special(&'a str),
+    Special(String),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    bytes: Vec<u8>,
-    /// `ends[id]` is where the bytes of `id` end.
-    ends: Vec<u32>,
-    special: HashSet<Token>,
+    /// By id.
+    pieces: Vec<Piece>,
     pub(super) longest: usize,
     /// Leading spaces that decoding a whole text removes.
     pub(super) strip_start: usize,
@@ -36,19 +34,21 @@ pub(super) struct Pieces {
     pub(super) blocks: bool,
 }
 
+impl Piece {
+    /// A special token has the bytes of its literal.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Special(literal) => literal.as_bytes(),
+        }
+    }
+}
+
 impl Pieces {
     /// What `id` contributes; an id outside the vocabulary contributes nothing.
-    pub(super) fn get(&self, id: Token) -> Piece<'_> {
-        let i = id as usize;
-        let Some(&end) = self.ends.get(i) else {
-            return Piece::Bytes(&[]);
-        };
-        let start = i.checked_sub(1).and_then(|p| self.ends.get(p)).copied().unwrap_or(0);
-        let bytes = self.bytes.get(start as usize..end as usize).unwrap_or(&[]);
-        match std::str::from_utf8(bytes) {
-            Ok(literal) if self.special.contains(&id) => Piece::Special(literal),
-            _ => Piece::Bytes(bytes),
-        }
+    pub(super) fn get(&self, id: Token) -> &Piece {
+        static NOTHING: Piece = Piece::Bytes(Vec::new());
+        self.pieces.get(id as usize).unwrap_or(&NOTHING)
     }
 }
 
@@ -80,75 +80,55 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
     let blocks = spelling == Spelling::SentencePiece;
     let mut table = Pieces { strip_start, own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
-        if let Some(token) = added.get(&id) {
-            table.bytes.extend_from_slice(token.content.as_bytes());
-            if token.special {
-                table.special.insert(id);
+        let bytes = || match spelling {
+            Spelling::ByteLevel => {
+                let bytes: Option<Vec<u8>> = word.chars().map(|c| alphabet.get(&c).copied()).collect();
+                bytes.unwrap_or_else(|| word.as_bytes().to_vec())
             }
-        } else {
-            match spelling {
-                Spelling::ByteLevel => {
-                    let bytes: Option<Vec<u8>> = word.chars().map(|c| alphabet.get(&c).copied()).collect();
-                    table.bytes.extend(bytes.unwrap_or_else(|| word.as_bytes().to_vec()));
-                }
-                Spelling::SentencePiece => match byte_token(word) {
-                    Some(byte) => table.bytes.push(byte),
-                    None => table.bytes.extend(word.replace(LOWER_BLOCK, " ").into_bytes()),
-                },
+            Spelling::SentencePiece => {
+                byte_token(word).map_or_else(|| word.replace(LOWER_BLOCK, " ").into_bytes(), |byte| vec![byte])
             }
-        }
-        let begun = table.ends.last().map_or(0, |end| *end as usize);
-        table.longest = table.longest.max(table.bytes.len() - begun);
-        table.ends.push(u32::try_from(table.bytes.len()).map_err(|e| TextError::malformed("tokenizer.json", e))?);
+        };
+        let piece = match added.get(&id) {
+            Some(token) if token.special => Piece::Special(token.content.clone()),
+            Some(token) => Piece::Bytes(token.content.clone().into_bytes()),
+            None => Piece::Bytes(bytes()),
+        };
+        table.longest = table.longest.max(piece.bytes().len());
+        table.pieces.push(piece);
     }
     Ok((table, max_id))
 }
 
 /// `<0x0A>` is the byte 10.
-pub(super) fn byte_token(word: &str) -> Option<u8> {
+fn byte_token(word: &str) -> Option<u8> {
     let hex = word.strip_prefix("<0x")?.strip_suffix('>')?;
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
 /// How the vocabulary spells bytes, and the leading spaces that decoding removes.
 fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
-    let decoder = json.get("decoder").unwrap_or(&serde_json::Value::Null);
-    let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("none").to_owned();
-    let parts = match decoder.get("decoders").and_then(|d| d.as_array()) {
-        Some(parts) => parts.as_slice(),
-        None => std::slice::from_ref(decoder),
-    };
-    let kinds: Vec<String> = parts.iter().map(kind).collect();
-    if kinds.iter().any(|k| k == "ByteLevel") {
+    let steps = steps(json, "decoder", "decoders");
+    let kinds: Vec<&str> = steps.iter().map(kind).collect();
+    if kinds.contains(&"ByteLevel") {
         return Ok((Spelling::ByteLevel, 0));
     }
-    if kinds.iter().any(|k| k == "ByteFallback" || k == "Metaspace") {
-        let strip = parts.iter().map(|p| match kind(p).as_str() {
-            "Strip" => p.get("start").and_then(|n| n.as_u64()).unwrap_or(0),
-            "Metaspace" => u64::from(p.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never")),
-            _ => 0,
-        });
-        return Ok((Spelling::SentencePiece, usize::try_from(strip.sum::<u64>()).unwrap_or(0)));
+    if !kinds.iter().any(|kind| matches!(*kind, "ByteFallback" | "Metaspace")) {
+        let reason = format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", "));
+        return Err(TextError::malformed("tokenizer.json", reason));
     }
-    Err(TextError::malformed(
-        "tokenizer.json",
-        format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", ")),
-    ))
+    let strip = steps.iter().map(|step| match kind(step) {
+        "Strip" => step["start"].as_u64().unwrap_or(0),
+        "Metaspace" => u64::from(step["prepend_scheme"] != "never"),
+        _ => 0,
+    });
+    Ok((Spelling::SentencePiece, usize::try_from(strip.sum::<u64>()).unwrap_or(0)))
 }
 
 /// GPT-2's printable characters and the bytes they stand for.
-pub(super) fn byte_alphabet() -> HashMap<char, u8> {
-    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut next = 256u32;
-    (0..=255u8)
-        .filter_map(|b| {
-            let code = if printable(b) {
-                u32::from(b)
-            } else {
-                next += 1;
-                next - 1
-            };
-            char::from_u32(code).map(|c| (c, b))
-        })
-        .collect()
+fn byte_alphabet() -> HashMap<char, u8> {
+    let is_printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let own = (0..=u8::MAX).filter(is_printable).map(|b| (char::from(b), b));
+    let moved = (0..=u8::MAX).filter(|b| !is_printable(b)).zip('\u{100}'..).map(|(b, c)| (c, b));
+    own.chain(moved).collect()
 }

@@ -40,8 +40,7 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::core::spec::{DenseRule, SparseSpec};
 use crate::engine::protocol::{Dtype, Precision, Token};
 use crate::model::{Checkpoint, Live, Model};
-use crate::text::sources::OddByte;
-use crate::text::{NotText, TextModel, decode};
+use crate::text::{TextModel, decode};
 
 use numbers::Distances;
 
@@ -236,9 +235,8 @@ impl Eval<'_> {
     /// Tokens of `--text`, decoded like a loaded document; window and stride.
     fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
         let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
-        let decoded = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
-            let what = OddByte(byte).name();
-            failed(format!("{}: not text ({what} at byte {offset})", path.display())).hint("Convert it to text first")
+        let decoded = decode(bytes, false).map_err(|what| {
+            failed(format!("{}: not text ({what})", path.display())).hint("Convert it to text first")
         })?;
         if let Some(encoding) = decoded.guessed {
             self.context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));

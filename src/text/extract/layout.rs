@@ -4,6 +4,7 @@ use hayro_interpret::font::{Glyph, GlyphRun};
 use hayro_interpret::hayro_cmap::{BfString, WritingMode};
 use hayro_interpret::kurbo::{Affine, BezPath, Point, Vec2};
 use hayro_interpret::{BlendMode, ClipPath, Device, DrawMode, DrawProps, Image, ImageDrawProps, SoftMask};
+use unicode_normalization::UnicodeNormalization;
 
 /// Units of an em in the space of a glyph.
 const EM: f64 = 1000.0;
@@ -63,7 +64,9 @@ impl Placed {
         let ahead = to_page * if mode == WritingMode::Horizontal { Point::new(EM, 0.0) } else { advance } - start;
         let em = (to_page * Point::new(0.0, EM) - start).hypot();
         let text = match glyph.as_unicode() {
-            Some(BfString::Char(c)) => letters(c).map_or_else(|| c.to_string(), str::to_owned),
+            // Ligatures such as fi.
+            Some(BfString::Char(c @ '\u{FB00}'..='\u{FB06}')) => std::iter::once(c).nfkc().collect(),
+            Some(BfString::Char(c)) => c.to_string(),
             Some(BfString::String(text)) => text,
             None => char::REPLACEMENT_CHARACTER.to_string(),
         };
@@ -77,18 +80,6 @@ impl Placed {
             across: way.cross(self.along).abs() / em,
             turned: self.along.dot(next.along) < 0.9,
         }
-    }
-}
-
-fn letters(c: char) -> Option<&'static str> {
-    match c {
-        '\u{FB00}' => Some("ff"),
-        '\u{FB01}' => Some("fi"),
-        '\u{FB02}' => Some("fl"),
-        '\u{FB03}' => Some("ffi"),
-        '\u{FB04}' => Some("ffl"),
-        '\u{FB05}' | '\u{FB06}' => Some("st"),
-        _ => None,
     }
 }
 

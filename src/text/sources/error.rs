@@ -1,5 +1,8 @@
 //! Why a document cannot be read: one line each, with the next step.
 
+use crate::core::counted;
+use crate::text::NotText;
+
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
@@ -9,17 +12,17 @@ pub enum SourceError {
     Blank,
     #[error("No file matches {0}")]
     NoMatch(String),
-    #[error("{name}: not text ({} at byte {offset}). {next}", .byte.name())]
-    Binary { name: String, offset: usize, byte: OddByte, next: &'static str },
+    #[error("{name}: not text ({what}). {next}")]
+    Binary { name: String, what: NotText, next: &'static str },
     #[error("{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
     NeedsConverter { name: String, extension: String, example: &'static str },
     #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
     Converter { name: String, command: String, reason: String },
     #[error("{name}: {reason}. Nothing loaded.{}", another_reader(.extension))]
     Document { name: String, reason: String, extension: String },
-    #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", pages_word(.pages))]
+    #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", counted(*.pages as u64, "page"))]
     NoTextLayer { name: String, pages: usize },
-    #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", pages_word(.pages))]
+    #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", counted(*.pages as u64, "page"))]
     NoSuchPages { name: String, first: u32, last: u32, pages: usize },
     #[error("{0}: --pages works for PDF files only. Use --head or --tail")]
     NoPages(String),
@@ -54,22 +57,11 @@ fn another_reader(extension: &str) -> String {
     line.map(|line| format!(" Another reader: load.converters.{extension} = \"{line}\"")).unwrap_or_default()
 }
 
-/// A byte that text does not contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OddByte(pub u8);
-
-impl OddByte {
-    pub fn name(self) -> String {
-        if self.0 == 0 { "NUL".to_owned() } else { format!("control byte 0x{:02X}", self.0) }
-    }
-}
-
 /// A file in a folder that was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// As it would have been named.
     pub name: String,
-    /// Why not, in a few words.
     pub reason: String,
 }
 
@@ -83,9 +75,4 @@ fn skipped_note(skipped: &[Skipped]) -> String {
             format!(" (skipped {}: {why}{more})", first.name)
         }
     }
-}
-
-/// `1 page`, `2 pages`.
-fn pages_word(pages: &usize) -> String {
-    format!("{pages} page{}", if *pages == 1 { "" } else { "s" })
 }

@@ -1,33 +1,40 @@
 //! Runs child processes that read documents, and this program as one: the text that it extracts from a document.
 
-use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use super::super::child::{self, Failed, Limits, Output};
+use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
 use super::{Found, Remark, SourceError, SourceOptions};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
+
+/// Our own reader, in messages.
+const READER: &str = "the reader";
 
 /// An extension in the form that selects a converter.
 pub(super) fn extension(written: &str) -> String {
     written.trim_start_matches('.').to_lowercase()
 }
 
-/// Runs a converter or our own reader.
 pub(super) fn run(
-    command: Command,
+    command: Result<Command, Failed>,
     program: &str,
     options: &SourceOptions,
     cancel: &Cancel,
     failed: impl Fn(String) -> SourceError,
-) -> Result<Output, SourceError> {
+) -> Result<Vec<u8>, SourceError> {
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    child::run(command, Vec::new(), limits, cancel).map_err(|e| match e {
+    let output = command.and_then(|command| child::run(command, Vec::new(), limits, cancel));
+    output.map_err(|e| match e {
         Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
         Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
         Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
         Failed::Cancelled => SourceError::Cancelled,
+        Failed::Killed(_) if program == READER => failed(format!(
+            "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or hostile",
+            MEMORY_BYTES >> 30
+        )),
+        Failed::Killed(why) | Failed::Refused(why) => failed(why),
     })
 }
 
@@ -43,7 +50,12 @@ pub(super) fn read(
         let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
         SourceError::Document { name: name(), reason, extension }
     };
-    let pages = pages(found, options, cancel, failed)?;
+    let command = child::confined(&options.reader).map(|mut command| {
+        command.arg(CHILD).arg(&found.path);
+        command
+    });
+    let output = run(command, READER, options, cancel, failed)?;
+    let pages: Vec<Page> = serde_json::from_slice(&output).map_err(|e| failed(e.to_string()))?;
     if kind != Kind::Pdf {
         let text: String = pages.into_iter().map(|page| page.text).collect();
         if text.trim().is_empty() {
@@ -97,28 +109,4 @@ fn page_numbers(numbers: &[usize]) -> Option<String> {
         (last, []) => Some(format!("{word} {last}")),
         (last, before) => Some(format!("{word} {} and {last}", before.join(", "))),
     }
-}
-
-fn pages(
-    found: &Found,
-    options: &SourceOptions,
-    cancel: &Cancel,
-    failed: impl Fn(String) -> SourceError,
-) -> Result<Vec<Page>, SourceError> {
-    let (program, arguments) = options.reader.split_first().ok_or_else(|| failed("no reader".to_owned()))?;
-    let mut command = Command::new(program);
-    command.args(arguments).arg(CHILD).arg(&found.path).env("RUST_BACKTRACE", "0");
-    let output = run(command, "the reader", options, cancel, &failed)?;
-    if !output.status.success() {
-        return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
-            // An allocation beyond the limit aborts the child; the system's own guard kills it.
-            (Some(_), _) => format!(
-                "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or hostile",
-                MEMORY_BYTES >> 30
-            ),
-            (None, "") => format!("the reader ended with {}", output.status),
-            (None, complaint) => complaint.to_owned(),
-        }));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|e| failed(e.to_string()))
 }

@@ -32,7 +32,6 @@ pub enum OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub path: PathBuf,
-    /// As the model sees it.
     pub name: String,
     pub now: OnDisk,
 }
@@ -80,9 +79,6 @@ pub struct Looker {
 
 impl Looker {
     /// Takes the files as they are now for known. `paths` are those of [`whole_paths`].
-    ///
-    /// # Errors
-    /// A path that does not exist.
     pub fn new(paths: Vec<String>, options: SourceOptions, cancel: &Cancel) -> Result<Looker, SourceError> {
         let mut looker = Looker { paths, options, seen: BTreeMap::new(), folders: BTreeSet::new() };
         let Files { found, folders, .. } = find(&looker.paths, &looker.options, cancel)?;
@@ -102,10 +98,6 @@ impl Looker {
         self.folders.extend(named.filter_map(|f| f.path.parent()).map(Path::to_owned));
     }
 
-    /// What differs from the last look.
-    ///
-    /// # Errors
-    /// Stopped, or the paths cannot be expanded.
     fn look(&mut self, cancel: &Cancel) -> Result<Look, SourceError> {
         let (mut found, mut folders, mut note) = (Vec::new(), Vec::new(), None);
         for path in &self.paths {
@@ -170,7 +162,6 @@ impl Looker {
     }
 }
 
-/// How folders are watched.
 #[derive(Clone, Copy, Debug)]
 pub struct Watching {
     /// Most folders with a watch of the system; with more, none is used.
@@ -217,8 +208,6 @@ impl Drop for Follower {
 }
 
 impl Follower {
-    /// # Errors
-    /// The system cannot start a thread.
     pub fn start(
         looker: Looker,
         watching: Watching,
@@ -242,82 +231,74 @@ impl Follower {
 }
 
 fn follow(shared: &Shared, folders: BTreeSet<PathBuf>, watching: Watching, ended: &Receiver<()>, cancel: &Cancel) {
-    let (events_to, events) = bounded(1);
-    let mut watch = Watch::new(events_to, watching.most);
-    let mut note = watch.set(folders).err();
+    let (to, changed) = bounded(1);
+    // After a failure, looks at intervals take the place of watches.
+    let mut watch = Watch::new(to).and_then(|watch| watch.on(folders, watching.most));
     // For what changed before the watch.
     shared.look(cancel);
-    let mut pause = QUIET;
+    let (mut pause, mut is_reported) = (QUIET, false);
     loop {
-        if let Some(why) = note.take() {
+        let (poll, events) = match &watch {
+            Ok(_) => (never(), changed.clone()),
+            Err(_) => (after(watching.every), never()),
+        };
+        if let Err(why) = &watch
+            && !std::mem::replace(&mut is_reported, true)
+        {
             let seconds = watching.every.as_secs_f64().ceil();
             let text = format!("Changes are looked for every {seconds} s, because {why}.");
             (shared.report)(Look { note: Some(text), ..Look::default() });
         }
-        let poll = if watch.works() { never() } else { after(watching.every) };
         select! {
             recv(ended) -> _ => return,
             recv(poll) -> _ => {}
             recv(events) -> _ => {
                 let latest = Instant::now() + LONGEST_DELAY.max(pause);
-                while Instant::now() < latest && events.recv_timeout(pause).is_ok() {}
+                while Instant::now() < latest && changed.recv_timeout(pause).is_ok() {}
             }
         }
         let begun = Instant::now();
         let folders = shared.look(cancel);
         // Of a folder that never rests, looking takes a small part of the time.
         pause = QUIET.max(5 * begun.elapsed());
-        note = watch.set(folders).err();
+        watch = watch.and_then(|watch| watch.on(folders, watching.most));
     }
 }
 
-/// The system's watches of folders; none after a failure.
 struct Watch {
-    watcher: Result<RecommendedWatcher, String>,
+    watcher: RecommendedWatcher,
     folders: BTreeSet<PathBuf>,
-    most: usize,
 }
 
 impl Watch {
-    fn new(events: Sender<()>, most: usize) -> Watch {
+    fn new(events: Sender<()>) -> Result<Watch, String> {
         // Reading files causes events too. One event waiting is enough for a look.
         let on_event = move |event: notify::Result<notify::Event>| {
             if !event.is_ok_and(|e| matches!(e.kind, EventKind::Access(_))) {
                 let _ = events.try_send(());
             }
         };
-        let watcher = notify::recommended_watcher(on_event).map_err(|e| reason(&e));
-        Watch { watcher, folders: BTreeSet::new(), most }
+        let watcher = notify::recommended_watcher(on_event).map_err(|e| reason(&e))?;
+        Ok(Watch { watcher, folders: BTreeSet::new() })
     }
 
-    fn works(&self) -> bool {
-        self.watcher.is_ok()
-    }
-
-    /// Watches these folders; the error is reported once.
-    fn set(&mut self, folders: BTreeSet<PathBuf>) -> Result<(), String> {
-        let Ok(watcher) = &mut self.watcher else { return Ok(()) };
-        let mut set = Ok(());
-        if folders.len() > self.most {
-            set = Err(format!("there are more than {} folders", self.most));
+    /// Watches these folders in place of others.
+    fn on(mut self, folders: BTreeSet<PathBuf>, most: usize) -> Result<Watch, String> {
+        if folders.len() > most {
+            return Err(format!("there are more than {most} folders"));
         }
         for folder in folders.difference(&self.folders) {
-            if set.is_err() {
-                break;
-            }
-            set = match watcher.watch(folder, RecursiveMode::NonRecursive) {
-                _ if is_remote(folder) => Err(format!("{} is on another machine", folder.display())),
+            match self.watcher.watch(folder, RecursiveMode::NonRecursive) {
+                _ if is_remote(folder) => return Err(format!("{} is on another machine", folder.display())),
                 // It vanished meanwhile.
-                Err(e) if matches!(e.kind, ErrorKind::PathNotFound) => Ok(()),
-                watched => watched.map_err(|e| format!("{} cannot be watched: {}", folder.display(), reason(&e))),
-            };
+                Err(e) if !matches!(e.kind, ErrorKind::PathNotFound) => {
+                    return Err(format!("{} cannot be watched: {}", folder.display(), reason(&e)));
+                }
+                Ok(()) | Err(_) => {}
+            }
         }
-        self.folders.difference(&folders).for_each(|folder| drop(watcher.unwatch(folder)));
-        self.folders = folders;
-        if let Err(why) = &set {
-            self.watcher = Err(why.clone());
-        }
-        set
+        self.folders.difference(&folders).for_each(|folder| drop(self.watcher.unwatch(folder)));
+        Ok(Watch { folders, ..self })
     }
 }
 

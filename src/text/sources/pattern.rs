@@ -7,28 +7,24 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
+use super::SourceError;
 use crate::engine::protocol::Cancel;
 
 const RULES: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
-
-/// Why a pattern gives nothing.
-#[derive(Debug)]
-pub(super) enum Unusable {
-    /// It is none.
-    Syntax,
-    /// More than the given number of paths.
-    TooMany,
-    Cancelled,
-}
 
 /// Whether a path is meant as a pattern.
 pub(super) fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '['])
 }
 
-/// The paths below `start` that `pattern` means, at most `most`.
-pub(super) fn expand(start: &Path, pattern: &str, most: usize, cancel: &Cancel) -> Result<Vec<PathBuf>, Unusable> {
+/// The paths below `start` that a pattern means, at most `most`; `None` if it is no pattern.
+pub(super) fn expand(
+    start: &Path,
+    pattern: &str,
+    most: usize,
+    cancel: &Cancel,
+) -> Result<Option<Vec<PathBuf>>, SourceError> {
     let mut found = vec![start.to_owned()];
     for part in pattern.split('/').filter(|p| !matches!(*p, "" | ".")) {
         let mut next = Vec::new();
@@ -42,7 +38,7 @@ pub(super) fn expand(start: &Path, pattern: &str, most: usize, cancel: &Cancel) 
                 within(next.len() + todo.len(), most, cancel)?;
             }
         } else if is_pattern(part) {
-            let rule = Pattern::new(part).map_err(|_| Unusable::Syntax)?;
+            let Ok(rule) = Pattern::new(part) else { return Ok(None) };
             for folder in &found {
                 next.extend(entries(folder).filter(|(name, ..)| rule.matches_with(name, RULES)).map(|e| e.2));
                 within(next.len(), most, cancel)?;
@@ -54,15 +50,14 @@ pub(super) fn expand(start: &Path, pattern: &str, most: usize, cancel: &Cancel) 
     }
     found.sort();
     found.dedup();
-    Ok(found)
+    Ok(Some(found))
 }
 
-fn within(count: usize, most: usize, cancel: &Cancel) -> Result<(), Unusable> {
-    match (cancel.is_cancelled(), count > most) {
-        (true, _) => Err(Unusable::Cancelled),
-        (false, true) => Err(Unusable::TooMany),
-        (false, false) => Ok(()),
+fn within(count: usize, limit: usize, cancel: &Cancel) -> Result<(), SourceError> {
+    if cancel.is_cancelled() {
+        return Err(SourceError::Cancelled);
     }
+    if count > limit { Err(SourceError::TooMany { limit }) } else { Ok(()) }
 }
 
 /// What is in a folder: name as far as it can be read, whether it is a folder itself (and no link), path. An unreadable

@@ -57,5 +57,7 @@ fn a_pipe_neither_holds_anybody_up_nor_fills_the_memory() {
     assert!(matches!(error(&path, &small, &Cancel::default()), SourceError::TooLarge { bytes: 13, .. }));
     to.write_all(b"some bytes..\0").unwrap();
     drop(to);
-    assert!(matches!(error(&path, &options(), &Cancel::default()), SourceError::Binary { offset: 12, .. }));
+    assert!(
+        matches!(error(&path, &options(), &Cancel::default()), SourceError::Binary { what, .. } if what.offset == 12)
+    );
 }

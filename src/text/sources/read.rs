@@ -8,12 +8,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use super::super::child;
-use super::super::encoding::{self, NotText};
+use super::super::encoding;
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::extracted::{self, extension, run};
-use super::{Chosen, Document, Found, OddByte, Remark, SourceError, SourceOptions, refuse_nothing};
+use super::{Chosen, Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
 use crate::core::{files, plain_words};
 use crate::engine::protocol::Cancel;
 
@@ -46,47 +45,65 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     if cancel.is_cancelled() {
         return Err(SourceError::Cancelled);
     }
+    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
+    let binary = |what| SourceError::Binary { name: name(), what, next: options.not_text };
+    let mut document = Document {
+        name: found.name.clone(),
+        path: Some(found.path.clone()),
+        text: String::new(),
+        note: None,
+        guessed: None,
+    };
     // Checked again: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(&found.path).map_err(io)?;
     if is_pipe(found, &meta) {
-        return read_pipe(found, options, cancel);
+        if options.pages.is_some() {
+            return Err(SourceError::NoPages(name()));
+        }
+        // A pipe without a writer counts as empty.
+        let (from, mut bytes) = (files::open_at_once(&found.path).map_err(io)?, Vec::new());
+        pipe::read(from.as_fd(), options.max_file_bytes, cancel, &mut bytes).map_err(|e| match e {
+            PipeError::Stopped => SourceError::Cancelled,
+            PipeError::TooLarge(bytes) => too_large(bytes),
+            PipeError::Read(e) | PipeError::Write(e) => io(e),
+        })?;
+        if found.path.parent() == Some(Path::new(NUMBERED)) {
+            document.name = format!("pipe-{}", found.name);
+        }
+        document.path = None;
+        let decoded = encoding::decode(bytes, options.force).map_err(binary)?;
+        (document.text, document.guessed) = (decoded.text, decoded.guessed);
+        return refuse_nothing(&found.shown, &document.text).map(|()| document);
     }
     if !meta.is_file() {
         return Err(SourceError::NotAFile(name()));
     }
-    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
     }
     let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
-    let mut head = Vec::new();
+    let mut bytes = Vec::new();
     let (file, size) = files::open(&found.path).map_err(io)?;
-    (&file).take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
-    let kind = Kind::of(&extension, &head);
+    (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(SourceError::NoPages(name()));
     }
-    let needs_converter = |extension: &str| {
-        let (extension, example) = (extension.to_owned(), suggested(extension)?);
-        Some(SourceError::NeedsConverter { name: name(), extension, example })
+    let needs_converter = || {
+        let example = suggested(&extension)?;
+        Some(SourceError::NeedsConverter { name: name(), extension: extension.clone(), example })
     };
-    let mut guessed = None;
-    let (text, note) = if let Some(command) = options.converters.get(&extension) {
-        let bytes = convert(found, command, options, cancel)?;
-        (
-            encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(),
-            Some(Remark::Way(format!("converted by `{command}`"))),
-        )
+    if let Some(command) = options.converters.get(&extension) {
+        let converted = convert(found, command, options, cancel)?;
+        document.text = encoding::decode(converted, true).map(|decoded| decoded.text).unwrap_or_default();
+        document.note = Some(Remark::Way(format!("converted by `{command}`")));
     } else if let Some(kind) = kind {
-        extracted::read(found, kind, options, cancel)?
-    } else if let Some(refused) = MARKUP
-        .iter()
-        .find(|(begin, of)| *of == extension && head.starts_with(begin))
-        .and_then(|(_, extension)| needs_converter(extension))
-    {
-        return Err(refused);
+        (document.text, document.note) = extracted::read(found, kind, options, cancel)?;
     } else {
-        let mut bytes = head;
+        let is_markup = MARKUP.iter().any(|(begin, of)| *of == extension && bytes.starts_with(begin));
+        if let Some(refused) = needs_converter().filter(|_| is_markup) {
+            return Err(refused);
+        }
         let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
         room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
         let most = options.max_file_bytes.saturating_add(1) - bytes.len() as u64;
@@ -94,23 +111,15 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         if bytes.len() as u64 > options.max_file_bytes {
             return Err(too_large(bytes.len() as u64));
         }
-        match encoding::decode(bytes, options.force) {
-            Ok(d) => {
-                guessed = d.guessed;
-                (d.text, None)
-            }
-            Err(NotText::Control { byte, offset }) => {
-                let binary = SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text };
-                return Err(needs_converter(&extension).unwrap_or(binary));
-            }
-        }
-    };
-    refuse_nothing(&found.shown, &text)?;
-    Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
+        let decoded =
+            encoding::decode(bytes, options.force).map_err(|what| needs_converter().unwrap_or(binary(what)))?;
+        (document.text, document.guessed) = (decoded.text, decoded.guessed);
+    }
+    refuse_nothing(&found.shown, &document.text).map(|()| document)
 }
 
 pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
-    let words = child::words(line).ok_or("a quote is not closed")?;
+    let words = shlex::split(line).ok_or("a quote is not closed")?;
     match words.iter().any(|word| word.contains("{in}")) {
         true => Ok(words),
         false => Err("it has no {in} for the path"),
@@ -136,46 +145,14 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         }
         command.arg(word);
     }
-    let output = run(command, program, options, cancel, failed)?;
-    if output.status.success() {
-        return if output.stdout.trim_ascii().is_empty() {
-            Err(failed("it gave no text".to_owned()))
-        } else {
-            Ok(output.stdout)
-        };
-    }
-    Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
+    let text = run(Ok(command), program, options, cancel, failed)?;
+    if text.trim_ascii().is_empty() { Err(failed("it gave no text".to_owned())) } else { Ok(text) }
 }
 
 /// Whether the file is a named pipe, such as a shell's `<(COMMAND)`. Standard input is read elsewhere.
 fn is_pipe(found: &Found, meta: &Metadata) -> bool {
     let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
     found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
-}
-
-/// Reads a pipe to its end. A pipe without a writer counts as empty.
-fn read_pipe(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
-    let shown = || found.shown.clone();
-    let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain_words(&e) };
-    if options.pages.is_some() {
-        return Err(SourceError::NoPages(shown()));
-    }
-    let from = files::open_at_once(&found.path).map_err(io)?;
-    let mut bytes = Vec::new();
-    pipe::read(from.as_fd(), options.max_file_bytes, cancel, &mut bytes).map_err(|e| match e {
-        PipeError::Stopped => SourceError::Cancelled,
-        PipeError::TooLarge(bytes) => {
-            SourceError::TooLarge { name: shown(), bytes, limit_mib: options.max_file_bytes >> 20 }
-        }
-        PipeError::Read(e) | PipeError::Write(e) => io(e),
-    })?;
-    let read = encoding::decode(bytes, options.force).map_err(|NotText::Control { byte, offset }| {
-        SourceError::Binary { name: shown(), offset, byte: OddByte(byte), next: options.not_text }
-    })?;
-    refuse_nothing(&found.shown, &read.text)?;
-    let is_numbered = found.path.parent() == Some(Path::new(NUMBERED));
-    let name = if is_numbered { format!("pipe-{}", found.name) } else { found.name.clone() };
-    Ok(Document { name, path: None, text: read.text, note: None, guessed: read.guessed })
 }
 
 #[cfg(test)]

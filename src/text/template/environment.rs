@@ -1,19 +1,35 @@
-//! The template engine as Hugging Face configures Jinja2.
+//! The template engine as Hugging Face configures Jinja2, with limits on instructions, depth, widths and output.
+
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Value;
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::{limits, methods, python, source};
+use super::{methods, python, source};
+use crate::text::TextError;
 
-/// Name of the template in its environment.
 pub(super) const NAME: &str = "chat";
+/// Depth of macro calls and recursive loops.
+const RECURSION: usize = 200;
+/// Widest padding or indentation.
+const WIDTH: usize = 1_000;
+/// Bytes that indenting may add.
+const INDENT_BYTES: usize = 64 << 20;
+/// Rendering takes milliseconds, or a second for a million tokens.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
+pub(super) fn fuel(messages: usize) -> u64 {
+    let n = messages as u64;
+    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
+}
 
 /// Compiles a template, with the functions and filters that Hugging Face adds.
-pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
+pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextError> {
+    let source = source::rewritten(source)?;
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_recursion_limit(limits::RECURSION);
+    environment.set_recursion_limit(RECURSION);
     environment.set_unknown_method_callback(methods::method);
     environment.set_formatter(python::format);
     environment.add_filter("tojson", python::json);
@@ -23,26 +39,96 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     environment.add_filter("d", python::default);
     environment.add_filter("trim", python::trim);
     environment.add_filter("replace", python::replace);
-    environment.add_function(source::SLICE, python::slice);
-    environment.add_function(source::PERCENT, python::percent);
+    environment.add_filter(source::PERCENT, python::percent);
     environment.add_filter("string", |v: Value| python::str(&v));
-    environment.add_filter("indent", limits::indent);
-    environment.add_filter("format", limits::format);
-    environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, text))
-    });
+    environment.add_filter("indent", indent);
+    environment.add_filter("format", format);
+    environment.add_function("raise_exception", |text: String| Err::<Value, _>(refused(text)));
     environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
-    environment.add_template_owned(NAME, source::rewritten(source))?;
-    Ok(environment)
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let compiled = syntax.and_then(|syntax| {
+        environment.set_syntax(syntax);
+        environment.add_template_owned(NAME, source)
+    });
+    compiled.map(|()| environment).map_err(|e| failure(&e))
 }
 
-pub(super) fn explain(error: &Error) -> String {
+/// What the engine says, on one line.
+pub(super) fn failure(error: &Error) -> TextError {
     // An error of the writer is the source of the engine's error.
     let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);
     let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let what = written.map_or_else(own, ToString::to_string);
-    match error.line() {
-        Some(line) => format!("{what} (line {line})"),
-        None => what,
+    let what = error.line().map_or(what.clone(), |line| format!("{what} (line {line})"));
+    let recursion = error.detail().is_some_and(|detail| detail.contains("recursion limit"));
+    match error.kind() {
+        ErrorKind::OutOfFuel | ErrorKind::WriteFailure => TextError::Exhausted(what),
+        _ if recursion => TextError::Exhausted(what),
+        _ => TextError::Template(what),
+    }
+}
+
+pub(super) fn refused(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.into())
+}
+
+/// Refuses a width that would fill the memory.
+pub(super) fn check_width(width: usize) -> Result<(), Error> {
+    if width <= WIDTH { Ok(()) } else { Err(refused(format!("a width of {width} is more than {WIDTH}"))) }
+}
+
+/// Refuses a format string with a width beyond [`WIDTH`] or a width taken from the values.
+pub(super) fn check_format(format: &str) -> Result<(), Error> {
+    let mut numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    numbers.try_for_each(|digits| check_width(digits.parse().unwrap_or(usize::MAX)))?;
+    match format.contains('*') && format.contains('%') {
+        true => Err(refused("a width taken from the values is not supported")),
+        false => Ok(()),
+    }
+}
+
+fn indent(
+    value: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    let columns = methods::either(width, &kwargs, "width")?.unwrap_or(4);
+    check_width(columns)?;
+    if value.as_str().matches('\n').count().saturating_mul(columns) > INDENT_BYTES {
+        return Err(refused("indenting would add more than 64 MB"));
+    }
+    minijinja::filters::indent(value, width, first, blank, kwargs)
+}
+
+fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    check_format(format.as_str().unwrap_or(""))?;
+    minijinja::filters::format(state, format, args)
+}
+
+/// A rendering with a limit on its bytes.
+pub(super) struct Bounded {
+    pub(super) bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Bounded {
+    pub(super) fn new(message_bytes: usize) -> Bounded {
+        Bounded { bytes: Vec::new(), limit: message_bytes.saturating_mul(4).saturating_add(16 << 20) }
+    }
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len().saturating_add(more.len()) > self.limit {
+            return Err(std::io::Error::other(format!("the template writes more than {} MB", self.limit >> 20)));
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::protocol::ThinkMode;
 use crate::text::thoughts;
 
-/// Role of a message, in the template's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatRole {
@@ -16,7 +15,6 @@ pub enum ChatRole {
     Tool,
 }
 
-/// One message as the template sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
     pub role: ChatRole,

@@ -1,213 +1,161 @@
-//! Methods of Python's strings, lists and dicts that chat templates call, with Python's names and meaning of the arguments.
+//! Methods of Python's strings, lists and dicts that chat templates call and `pycompat` lacks, or has without some arguments.
 
-use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State};
+use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::{Error, State};
+use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::limits;
+use super::environment::{check_format, check_width, refused};
+use super::source::SLICE;
 
-/// Arguments of a call, by place or by name.
-pub(super) struct Arguments<'a> {
-    pub(super) places: &'a [Value],
-    pub(super) names: Kwargs,
+/// An argument by its place, or else by its name.
+pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
+    place: Option<T>,
+    names: &'a Kwargs,
+    name: &'a str,
+) -> Result<Option<T>, Error> {
+    if place.is_some() { Ok(place) } else { names.get(name) }
 }
 
-impl<'a> Arguments<'a> {
-    pub(super) fn new(args: &'a [Value]) -> Result<Arguments<'a>, Error> {
-        let (places, names) = from_args(args)?;
-        Ok(Arguments { places, names })
-    }
-
-    /// `None` also where it is Python's `None`.
-    pub(super) fn value(&self, at: usize, name: &str) -> Result<Option<Value>, Error> {
-        let named = || self.names.get::<Option<Value>>(name);
-        let value = match self.places.get(at) {
-            Some(value) => Some(value.clone()),
-            None => named()?,
-        };
-        Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
-    }
-
-    pub(super) fn text(&self, at: usize, name: &str) -> Result<Option<String>, Error> {
-        let value = self.value(at, name)?;
-        value.map(|value| value.as_str().map(str::to_owned).ok_or_else(|| wrong(name, "text", &value))).transpose()
-    }
-
-    pub(super) fn number(&self, at: usize, name: &str) -> Result<Option<i64>, Error> {
-        let value = self.value(at, name)?;
-        value.map(|value| i64::try_from(value.clone()).map_err(|_| wrong(name, "a number", &value))).transpose()
-    }
-
-    fn needed(&self, at: usize, name: &str) -> Result<String, Error> {
-        self.text(at, name)?.ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("`{name}` is missing")))
-    }
-
-    pub(super) fn flag(&self, at: usize, name: &str) -> Result<bool, Error> {
-        Ok(self.value(at, name)?.is_some_and(|value| value.is_true()))
-    }
-
-    /// Refuses what no parameter has taken.
-    pub(super) fn end(&self, places: usize) -> Result<(), Error> {
-        if self.places.len() > places {
-            return Err(Error::from(ErrorKind::TooManyArguments));
-        }
-        self.names.assert_all_used()
-    }
-}
-
-fn wrong(name: &str, kind: &str, value: &Value) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("`{name}` has to be {kind}, not {}", value.kind()))
-}
-
-/// A method of a value.
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let called = Arguments::new(args)?;
-    let (result, places) = match (value.as_str(), value.kind()) {
-        (Some(text), _) => string(text, name, &called)?,
-        (None, ValueKind::Seq) => (list(value, name, &called)?, 3),
-        (None, ValueKind::Map) if name == "copy" => (Some(value.clone()), 0),
-        _ => (None, 0),
+    let own = match (value.as_str(), value.kind()) {
+        _ if name == SLICE => Some(slice(value, args)?),
+        (Some(text), _) => string(state, text, name, args)?,
+        (None, ValueKind::Seq) if name == "index" => Some(index(value, args)?),
+        (None, ValueKind::Seq | ValueKind::Map) if name == "copy" => from_args(args).map(|()| Some(value.clone()))?,
+        _ => None,
     };
-    match result {
-        Some(result) => called.end(places).map(|()| result),
-        None => {
-            if let (Some(text), "format") = (value.as_str(), name) {
-                limits::check_format(text)?;
-            }
-            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
-        }
-    }
+    own.map_or_else(|| unknown_method_callback(state, value, name, args), Ok)
 }
 
-/// The result and the number of parameters; no result for a method that is looked for elsewhere.
-fn string(text: &str, name: &str, args: &Arguments<'_>) -> Result<(Option<Value>, usize), Error> {
-    let (value, places) = match name {
-        "split" | "rsplit" => (split(text, name == "rsplit", args)?, 2),
+fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+    let one = || from_args::<(&str,)>(args).map(|(argument,)| argument);
+    let own = match name {
+        "split" | "rsplit" => split(text, name == "rsplit", args)?,
         "partition" | "rpartition" => {
-            let sign = args.needed(0, "sep")?;
-            let parts = if name == "partition" { text.split_once(&sign) } else { text.rsplit_once(&sign) };
-            let tuple = match parts {
-                Some((before, after)) => [before, &sign, after],
+            let sign = one()?;
+            let tuple = match if name == "partition" { text.split_once(sign) } else { text.rsplit_once(sign) } {
+                Some((before, after)) => [before, sign, after],
                 None if name == "partition" => [text, "", ""],
                 None => ["", "", text],
             };
-            (Value::from(Tuple::from(tuple.map(Value::from))), 1)
+            Value::from(Tuple::from(tuple.map(Value::from)))
         }
-        "removeprefix" => (text.strip_prefix(&args.needed(0, "prefix")?).unwrap_or(text).into(), 1),
-        "removesuffix" => (text.strip_suffix(&args.needed(0, "suffix")?).unwrap_or(text).into(), 1),
-        "find" | "rfind" | "index" | "rindex" => {
-            let (what, (from, within)) = (args.needed(0, "sub")?, part(text, args)?);
-            let found = within.and_then(|w| if name.starts_with('r') { w.rfind(&what) } else { w.find(&what) });
-            let at = found.zip(within).map(|(at, w)| from + w.get(..at).unwrap_or_default().chars().count());
-            match at {
-                Some(at) => (Value::from(at), 3),
-                None if name.ends_with("find") => (Value::from(-1), 3),
-                None => return Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
-            }
+        "removeprefix" => text.strip_prefix(one()?).unwrap_or(text).into(),
+        "removesuffix" => text.strip_suffix(one()?).unwrap_or(text).into(),
+        "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => within(state, text, name, args)?,
+        "zfill" | "ljust" | "rjust" | "center" => padded(text, name, args)?,
+        "expandtabs" => expanded(text, args)?,
+        "format" => {
+            check_format(text)?;
+            return Ok(None);
         }
-        "count" => {
-            let (what, (_, within)) = (args.needed(0, "sub")?, part(text, args)?);
-            (Value::from(within.map_or(0, |within| within.matches(&what).count())), 3)
-        }
-        "startswith" | "endswith" => {
-            let of = args.value(0, "prefix")?.unwrap_or_default();
-            let of: Vec<Value> = if of.as_str().is_some() { vec![of] } else { of.try_iter()?.collect() };
-            let within = part(text, args)?.1;
-            let matches = |of: &Value| {
-                let (within, of) = (within?, of.as_str()?);
-                Some(if name == "startswith" { within.starts_with(of) } else { within.ends_with(of) })
+        _ => {
+            let own = match name {
+                "swapcase" => text.chars().flat_map(|c| cased(c, !c.is_uppercase())).collect::<String>().into(),
+                "casefold" => text.to_lowercase().replace('ß', "ss").replace('ς', "σ").into(),
+                "title" => title(text).into(),
+                "istitle" => Value::from(title(text) == text && text.chars().any(char::is_alphabetic)),
+                "isdecimal" => Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())),
+                "isprintable" => Value::from(!text.chars().any(char::is_control)),
+                "isidentifier" => {
+                    let word = text.chars().all(|c| c.is_alphanumeric() || c == '_');
+                    Value::from(word && text.chars().next().is_some_and(|c| !c.is_numeric()))
+                }
+                _ => return Ok(None),
             };
-            (Value::from(of.iter().any(|of| matches(of) == Some(true))), 3)
+            let () = from_args(args)?;
+            own
         }
-        "strip" | "lstrip" | "rstrip" => (stripped(text, name, args.text(0, "chars")?).into(), 1),
-        "replace" => (replaced(text, args, 0)?, 3),
-        "zfill" | "ljust" | "rjust" | "center" => (padded(text, name, args)?, 2),
-        "expandtabs" => (expanded(text, args.number(0, "tabsize")?.unwrap_or(8))?, 1),
-        "splitlines" => (lines(text, args.flag(0, "keepends")?).into_iter().map(Value::from).collect(), 1),
-        "swapcase" => {
-            let swap = |c: char| -> String {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
-            };
-            (text.chars().map(swap).collect::<String>().into(), 0)
-        }
-        "casefold" => (text.to_lowercase().replace('ß', "ss").replace('ς', "σ").into(), 0),
-        "title" => (title(text).into(), 0),
-        "istitle" => (Value::from(title(text) == text && text.chars().any(char::is_alphabetic)), 0),
-        "isdecimal" => (Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())), 0),
-        "isprintable" => (Value::from(!text.chars().any(char::is_control)), 0),
-        "isidentifier" => {
-            let word = text.chars().all(|c| c.is_alphanumeric() || c == '_');
-            (Value::from(word && text.chars().next().is_some_and(|c| !c.is_numeric())), 0)
-        }
-        _ => return Ok((None, 0)),
     };
-    Ok((Some(value), places))
+    Ok(Some(own))
 }
 
-/// The part of a text between the arguments `start` and `end`, counted in characters, and where it begins.
-fn part<'t>(text: &'t str, args: &Arguments<'_>) -> Result<(usize, Option<&'t str>), Error> {
+/// `value[start:stop:step]`.
+fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
+    let items: Vec<Value> = match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.chars().map(Value::from).collect(),
+        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
+        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
+        (None, kind) => return Err(refused(format!("a value of type {kind} cannot be sliced"))),
+    };
+    let (length, step) = (items.len() as i64, step.unwrap_or(1));
+    if step == 0 {
+        return Err(refused("a slice cannot have a step of 0"));
+    }
+    // Python's bounds: before the first for a step back, after the last for a step on.
+    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
+    let (first, last) = if step < 0 { (most, least) } else { (least, most) };
+    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
+    let (from, to) = (start.map_or(first, bound), stop.map_or(last, bound));
+    let places: Box<dyn Iterator<Item = i64>> =
+        if step < 0 { Box::new((to + 1..=from).rev()) } else { Box::new(from..to) };
+    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
+    let taken: Vec<Value> = places.step_by(step.unsigned_abs() as usize).filter_map(at).collect();
+    Ok(match value.as_str() {
+        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
+        None => taken.into(),
+    })
+}
+
+/// A method that looks between the arguments `start` and `end`, which count characters.
+fn within(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let (what, start, end): (Value, Option<i64>, Option<i64>) = from_args(args)?;
     let length = text.chars().count() as i64;
-    let bound = |at: Option<i64>, default: i64| {
-        let at = at.unwrap_or(default);
-        if at < 0 { (at + length).max(0) } else { at }
+    let bound = |at: i64| if at < 0 { (at + length).max(0) } else { at };
+    let (start, end) = (bound(start.unwrap_or(0)), bound(end.unwrap_or(length)).min(length));
+    let part: String = text.chars().skip(start as usize).take((end - start).max(0) as usize).collect();
+    let method = match name {
+        "index" => "find",
+        "rindex" => "rfind",
+        name => name,
     };
-    let (start, end) = (bound(args.number(1, "start")?, 0), bound(args.number(2, "end")?, length).min(length));
-    let byte = |at: i64| text.char_indices().nth(at as usize).map_or(text.len(), |(byte, _)| byte);
-    let within = if start > end { None } else { text.get(byte(start)..byte(end)) };
-    Ok((start as usize, within))
+    let found = unknown_method_callback(state, &Value::from(part), method, &[what])?;
+    match (name, found.as_i64()) {
+        ("index" | "rindex", Some(-1)) => Err(refused("substring not found")),
+        ("find" | "rfind" | "index" | "rindex", Some(at @ 0..)) => Ok(Value::from(at + start)),
+        _ => Ok(found),
+    }
 }
 
-fn split(text: &str, from_end: bool, args: &Arguments<'_>) -> Result<Value, Error> {
-    let most = args.number(1, "maxsplit")?.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX - 1);
-    let parts: Vec<&str> = match args.text(0, "sep")? {
-        Some(sign) if sign.is_empty() => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
-        Some(sign) if from_end => {
-            let mut parts: Vec<&str> = text.rsplitn(most + 1, &sign).collect();
-            parts.reverse();
-            parts
-        }
-        Some(sign) => text.splitn(most + 1, &sign).collect(),
-        None => {
-            let mut parts = Vec::new();
-            let mut rest = if from_end { text.trim_end() } else { text.trim_start() };
-            let cut =
-                |rest: &str| if from_end { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };
-            while let Some(at) = cut(rest).filter(|_| parts.len() < most) {
-                let (before, after) = rest.split_at(at);
-                let (part, left) =
-                    if from_end { (after.trim_start(), before.trim_end()) } else { (before, after.trim_start()) };
-                parts.push(part);
-                rest = left;
-            }
-            parts.push(rest);
-            parts.retain(|part| !part.is_empty());
-            if from_end {
-                parts.reverse();
-            }
-            parts
-        }
+fn split(text: &str, from_end: bool, args: &[Value]) -> Result<Value, Error> {
+    let (sign, most, names): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
+    let (sign, most) = (either(sign, &names, "sep")?, either(most, &names, "maxsplit")?);
+    names.assert_all_used()?;
+    let parts = most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
+    let mut parts: Vec<&str> = match sign {
+        Some("") => return Err(refused("empty separator")),
+        Some(sign) if from_end => text.rsplitn(parts, sign).collect(),
+        Some(sign) => text.splitn(parts, sign).collect(),
+        None => words(text, from_end, parts),
     };
+    if from_end {
+        parts.reverse();
+    }
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
-/// `strip`, `lstrip` or `rstrip`.
-pub(super) fn stripped<'t>(text: &'t str, name: &str, chars: Option<String>) -> &'t str {
-    let strips = |c: char| chars.as_ref().map_or(c.is_whitespace(), |chars| chars.contains(c));
-    let text = if name == "rstrip" { text } else { text.trim_start_matches(strips) };
-    if name == "lstrip" { text } else { text.trim_end_matches(strips) }
+/// Parts between white space, the last of them with all the rest.
+fn words(text: &str, from_end: bool, most: usize) -> Vec<&str> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    loop {
+        rest = if from_end { rest.trim_end() } else { rest.trim_start() };
+        let cut = if from_end { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };
+        let Some((before, after)) = cut.filter(|_| parts.len() + 1 < most).map(|at| rest.split_at(at)) else { break };
+        parts.push(if from_end { after.trim_start() } else { before });
+        rest = if from_end { before } else { after };
+    }
+    parts.extend(Some(rest).filter(|rest| !rest.is_empty()));
+    parts
 }
 
-/// `replace(old, new, count)`, with arguments that begin at a position.
-pub(super) fn replaced(text: &str, args: &Arguments<'_>, at: usize) -> Result<Value, Error> {
-    let (old, new) = (args.needed(at, "old")?, args.needed(at + 1, "new")?);
-    let count = args.number(at + 2, "count")?.and_then(|count| usize::try_from(count).ok());
-    Ok(Value::from(count.map_or_else(|| text.replace(&old, &new), |count| text.replacen(&old, &new, count))))
-}
-
-fn padded(text: &str, name: &str, args: &Arguments<'_>) -> Result<Value, Error> {
-    let width = usize::try_from(args.number(0, "width")?.unwrap_or(0)).unwrap_or(0);
-    limits::check_width(width)?;
+fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width, fill, names): (Option<usize>, Option<&str>, Kwargs) = from_args(args)?;
+    let width = either(width, &names, "width")?.unwrap_or(0);
+    names.assert_all_used()?;
+    check_width(width)?;
     let missing = width.saturating_sub(text.chars().count());
-    let fill = if name == "zfill" { "0".to_owned() } else { args.text(1, "fillchar")?.unwrap_or_else(|| " ".into()) };
+    let fill = if name == "zfill" { "0" } else { fill.unwrap_or(" ") };
     let before = match name {
         "ljust" => 0,
         // Python puts the odd one in front where the width is odd.
@@ -218,9 +166,10 @@ fn padded(text: &str, name: &str, args: &Arguments<'_>) -> Result<Value, Error> 
     Ok(Value::from(format!("{sign}{}{digits}{}", fill.repeat(before), fill.repeat(missing - before))))
 }
 
-fn expanded(text: &str, width: i64) -> Result<Value, Error> {
-    let width = usize::try_from(width).unwrap_or(0);
-    limits::check_width(width)?;
+fn expanded(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width,): (Option<usize>,) = from_args(args)?;
+    let width = width.unwrap_or(8);
+    check_width(width)?;
     let (mut out, mut column) = (String::new(), 0);
     for c in text.chars() {
         match c {
@@ -238,45 +187,19 @@ fn expanded(text: &str, width: i64) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
-    let ends = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{B}' | '\u{C}' | '\u{1C}'..='\u{1E}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
-    let mut lines = Vec::new();
-    let mut rest = text;
-    while let Some((at, end)) = rest.char_indices().find(|(_, c)| ends(*c)) {
-        let length = if rest.get(at..).is_some_and(|rest| rest.starts_with("\r\n")) { 2 } else { end.len_utf8() };
-        lines.push(rest.get(..if keep_ends { at + length } else { at }).unwrap_or_default());
-        rest = rest.get(at + length..).unwrap_or_default();
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    lines
+fn cased(c: char, upper: bool) -> Vec<char> {
+    if upper { c.to_uppercase().collect() } else { c.to_lowercase().collect() }
 }
 
 /// Python starts a word after anything that is no letter.
 fn title(text: &str) -> String {
     let mut inside = false;
-    let cased = text.chars().flat_map(|c| {
-        let cased: String = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
-        inside = c.is_alphabetic();
-        cased.chars().collect::<Vec<char>>()
-    });
-    cased.collect()
+    text.chars().flat_map(|c| cased(c, !std::mem::replace(&mut inside, c.is_alphabetic()))).collect()
 }
 
-fn list(value: &Value, name: &str, args: &Arguments<'_>) -> Result<Option<Value>, Error> {
-    match name {
-        "copy" => Ok(Some(value.clone())),
-        "index" => {
-            let what = args.value(0, "value")?.unwrap_or_default();
-            let (start, stop) = (args.number(1, "start")?.unwrap_or(0), args.number(2, "stop")?.unwrap_or(i64::MAX));
-            let inside = |at: &usize| (start..stop).contains(&(*at as i64));
-            let at = value.try_iter()?.enumerate().position(|(at, item)| inside(&at) && item == what);
-            let missing = || Error::new(ErrorKind::InvalidOperation, format!("{what} is not in the list"));
-            at.map(Value::from).map(Some).ok_or_else(missing)
-        }
-        _ => Ok(None),
-    }
+fn index(list: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (what, start, stop): (Value, Option<i64>, Option<i64>) = from_args(args)?;
+    let bounds = start.unwrap_or(0)..stop.unwrap_or(i64::MAX);
+    let at = list.try_iter()?.enumerate().position(|(at, item)| bounds.contains(&(at as i64)) && item == what);
+    at.map(Value::from).ok_or_else(|| refused(format!("{what} is not in the list")))
 }

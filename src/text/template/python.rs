@@ -1,47 +1,19 @@
 //! Python's operators and functions that minijinja lacks or spells differently.
 
+use std::borrow::Cow;
+
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Serde, Value, ValueKind};
-use minijinja::{Error, ErrorKind, Output, State};
-use serde::Serialize;
+use minijinja::value::{Kwargs, Serde, StringInput, Value, ValueKind, from_args};
+use minijinja::{Error, Output, State};
+use serde_json::Value as Json;
 
-use super::methods::{Arguments, replaced, stripped};
-
-/// `value[start:stop:step]`.
-pub(super) fn slice(value: &Value, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
-    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, what.to_owned()));
-    let items: Vec<Value> = match (value.as_str(), value.kind()) {
-        (Some(text), _) => text.chars().map(Value::from).collect(),
-        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
-        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
-        (None, kind) => return refused(&format!("a value of type {kind} cannot be sliced")),
-    };
-    let (length, step) = (items.len() as i64, step.unwrap_or(1));
-    // Python's bounds: before the first for a step back, after the last for a step on.
-    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
-    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
-    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
-    let taken: Vec<Value> = match step {
-        0 => return refused("a slice cannot have a step of 0"),
-        1.. => {
-            let (from, to) = (start.map_or(0, bound), stop.map_or(length, bound));
-            (from..to).step_by(step.unsigned_abs() as usize).filter_map(at).collect()
-        }
-        _ => {
-            let (from, to) = (start.map_or(most, bound), stop.map_or(least, bound));
-            (to + 1..=from).rev().step_by(step.unsigned_abs() as usize).filter_map(at).collect()
-        }
-    };
-    Ok(match value.as_str() {
-        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
-        None => taken.into(),
-    })
-}
+use super::environment::{check_format, check_width, refused};
+use super::methods::either;
 
 /// `left % right`: text that is filled in, or the remainder.
 pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {
-        super::limits::check_format(text)?;
+        check_format(text)?;
         let shown = |value: Value| match value.kind() {
             ValueKind::Number | ValueKind::String => value,
             _ => Value::from(str(&value)),
@@ -53,7 +25,7 @@ pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
         };
         return minijinja::formatting::format(FormatStyle::Printf, text, &values).map(Value::from);
     }
-    let zero = || Error::new(ErrorKind::InvalidOperation, "division by zero");
+    let zero = || refused("division by zero");
     match (i64::try_from(left.clone()), i64::try_from(right.clone())) {
         (Ok(_), Ok(0)) => Err(zero()),
         // The sign is the divisor's.
@@ -71,27 +43,31 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
 }
 
 /// `default`, with Jinja2's names of the arguments.
-pub(super) fn default(value: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
-    let args = Arguments { places, names };
-    let or = args.value(0, "default_value")?.unwrap_or_else(|| Value::from(""));
-    let falsy_too = args.flag(1, "boolean")?;
-    args.end(2)?;
+pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, names: Kwargs) -> Result<Value, Error> {
+    let or = either(or, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
+    let falsy_too = either(boolean, &names, "boolean")?.is_some_and(|value| value.is_true());
+    names.assert_all_used()?;
     Ok(if value.is_undefined() || falsy_too && !value.is_true() { or } else { value.clone() })
 }
 
-/// `trim`, with Jinja2's names of the arguments.
-pub(super) fn trim(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
-    let args = Arguments { places, names };
-    let chars = args.text(0, "chars")?;
-    args.end(1)?;
-    Ok(Value::from(stripped(&str(text), "strip", chars)))
+/// `trim`, with Jinja2's name of the argument.
+pub(super) fn trim(text: StringInput<'_>, chars: Option<Cow<'_, str>>, names: Kwargs) -> Result<Value, Error> {
+    let chars = either(chars, &names, "chars")?;
+    names.assert_all_used()?;
+    Ok(minijinja::filters::trim(text, chars))
 }
 
-/// `replace`, with Jinja2's names of the arguments.
-pub(super) fn replace(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
-    let args = Arguments { places, names };
-    let replaced = replaced(&str(text), &args, 0)?;
-    args.end(3).map(|()| replaced)
+/// `replace`, with Jinja2's name of the argument.
+pub(super) fn replace(
+    text: StringInput<'_>,
+    old: StringInput<'_>,
+    new: StringInput<'_>,
+    count: Option<i64>,
+    names: Kwargs,
+) -> Result<Value, Error> {
+    let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
+    names.assert_all_used()?;
+    Ok(Value::from(text.as_str().replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
 }
 
 /// `{{ value }}` as Python prints it.
@@ -138,7 +114,7 @@ fn repr(value: &Value) -> String {
             out
         }
         ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter().map(|i| i.map(|v| repr(&v)).collect()).unwrap_or_default();
+            let items: Vec<String> = value.try_iter().into_iter().flatten().map(|item| repr(&item)).collect();
             match (value.is_tuple(), items.as_slice()) {
                 (true, [one]) => format!("({one},)"),
                 (true, all) => format!("({})", all.join(", ")),
@@ -146,16 +122,8 @@ fn repr(value: &Value) -> String {
             }
         }
         ValueKind::Map => {
-            let items: Vec<String> = value
-                .try_iter()
-                .map(|keys| {
-                    keys.map(|k| {
-                        let v = value.get_item(&k).unwrap_or(Value::UNDEFINED);
-                        format!("{}: {}", repr(&k), repr(&v))
-                    })
-                    .collect()
-                })
-                .unwrap_or_default();
+            let item = |key: Value| format!("{}: {}", repr(&key), repr(&value.get_item(&key).unwrap_or_default()));
+            let items: Vec<String> = value.try_iter().into_iter().flatten().map(item).collect();
             format!("{{{}}}", items.join(", "))
         }
         _ => str(value),
@@ -163,112 +131,66 @@ fn repr(value: &Value) -> String {
 }
 
 /// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, places: &[Value], names: Kwargs) -> Result<Value, Error> {
-    let args = Arguments { places, names };
-    let ascii = args.flag(0, "ensure_ascii")?;
-    let indent = args.value(1, "indent")?;
+pub(super) fn json(Serde(mut json): Serde<Json>, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let (ascii, indent, separators, sorted): (Option<Value>, Option<Value>, Option<Value>, Option<Value>) =
+        from_args(places)?;
+    let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let (ascii, sorted) = (either(ascii, &names, "ensure_ascii")?, either(sorted, &names, "sort_keys")?);
+    let (indent, separators) = (either(indent, &names, "indent")?, either(separators, &names, "separators")?);
+    names.assert_all_used()?;
     // A text is used as it is, a number means so many spaces.
-    let indent = match indent.as_ref().map(|indent| (indent.as_str(), indent.as_usize())) {
+    let indent = match indent.as_ref().map(|indent| (indent.as_str(), indent.as_usize().unwrap_or(0))) {
         Some((Some(text), _)) => Some(text.to_owned()),
-        Some((None, width)) => {
-            let width = width.unwrap_or(0);
-            super::limits::check_width(width)?;
-            Some(" ".repeat(width))
-        }
+        Some((None, width)) => check_width(width).map(|()| Some(" ".repeat(width)))?,
         None => None,
     };
-    super::limits::check_width(indent.as_ref().map_or(0, String::len))?;
-    let separators = args.value(2, "separators")?;
-    let sorted = args.flag(3, "sort_keys")?;
-    args.end(4)?;
+    check_width(indent.as_ref().map_or(0, String::len))?;
     let mut signs = [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned);
     if let Some(separators) = separators {
         let given = separators.try_iter()?.map(|sign| str(&sign));
         signs.iter_mut().zip(given).for_each(|(sign, given)| *sign = given);
     }
-    if sorted {
+    if is_set(sorted) {
         json.sort_all_objects();
     }
-    let bad = |e: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, e.to_string());
     let [item, key] = signs;
-    let style = PythonJson { indent, depth: 0, item, key, ascii, empty: false };
-    let mut out = Vec::new();
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(|e| bad(&e))?;
-    String::from_utf8(out).map(Value::from_safe_string).map_err(|e| bad(&e))
+    let mut out = String::new();
+    Style { indent, item, key }.write(&json, 1, &mut out);
+    if is_set(ascii) {
+        let units = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+        out = out.chars().map(|c| if c < '\u{7f}' { c.to_string() } else { units(c) }).collect();
+    }
+    Ok(Value::from_safe_string(out))
 }
 
-/// Python's spacing: `{"a": [1, 2]}`, or indented lines.
-struct PythonJson {
+/// Python's spacing of JSON: `{"a": [1, 2]}`, or indented lines.
+struct Style {
     indent: Option<String>,
-    depth: usize,
     item: String,
     key: String,
-    ascii: bool,
-    /// Nothing was written into the innermost list or object.
-    empty: bool,
 }
 
-impl PythonJson {
-    fn line<W: ?Sized + std::io::Write>(&self, w: &mut W) -> std::io::Result<()> {
-        match &self.indent {
-            Some(indent) => write!(w, "\n{}", indent.repeat(self.depth)),
-            None => Ok(()),
+impl Style {
+    fn write(&self, json: &Json, depth: usize, out: &mut String) {
+        let (open, close, items): (char, char, Vec<(Option<&String>, &Json)>) = match json {
+            Json::Array(items) => ('[', ']', items.iter().map(|item| (None, item)).collect()),
+            Json::Object(fields) => ('{', '}', fields.iter().map(|(name, item)| (Some(name), item)).collect()),
+            scalar => return out.push_str(&scalar.to_string()),
+        };
+        let line = |depth| self.indent.as_ref().map_or(String::new(), |indent| format!("\n{}", indent.repeat(depth)));
+        out.push(open);
+        for (i, (name, item)) in items.iter().enumerate() {
+            out.push_str(if i > 0 { &self.item } else { "" });
+            out.push_str(&line(depth));
+            if let Some(name) = name {
+                out.push_str(&Json::from(name.as_str()).to_string());
+                out.push_str(&self.key);
+            }
+            self.write(item, depth + 1, out);
         }
-    }
-
-    fn begin<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
-        self.depth += 1;
-        self.empty = true;
-        w.write_all(bracket)
-    }
-
-    fn next<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.empty = false;
-        if !first {
-            w.write_all(self.item.as_bytes())?;
+        if !items.is_empty() {
+            out.push_str(&line(depth - 1));
         }
-        self.line(w)
-    }
-
-    fn end<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
-        self.depth = self.depth.saturating_sub(1);
-        if !std::mem::take(&mut self.empty) {
-            self.line(w)?;
-        }
-        w.write_all(bracket)
-    }
-}
-
-impl serde_json::ser::Formatter for PythonJson {
-    fn write_string_fragment<W: ?Sized + std::io::Write>(&mut self, w: &mut W, text: &str) -> std::io::Result<()> {
-        if !self.ascii {
-            return w.write_all(text.as_bytes());
-        }
-        let mut units = [0; 2];
-        text.chars().try_for_each(|c| match c {
-            ' '..='~' => w.write_all(&[c as u8]),
-            c => c.encode_utf16(&mut units).iter().try_for_each(|unit| write!(w, "\\u{unit:04x}")),
-        })
-    }
-    fn begin_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.begin(w, b"[")
-    }
-    fn end_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.end(w, b"]")
-    }
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.begin(w, b"{")
-    }
-    fn end_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.end(w, b"}")
-    }
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        w.write_all(self.key.as_bytes())
+        out.push(close);
     }
 }

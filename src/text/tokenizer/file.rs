@@ -13,13 +13,13 @@ use crate::text::{TextError, untrusted};
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "`bos_token` and `eos_token` have to be text, or an object with text as `content`")]
-pub(super) enum NamedToken {
+pub(in crate::text) enum NamedToken {
     Text(String),
     Object { content: String },
 }
 
 impl NamedToken {
-    pub(super) fn text(&self) -> &str {
+    pub(in crate::text) fn text(&self) -> &str {
         match self {
             NamedToken::Text(t) | NamedToken::Object { content: t } => t,
         }

@@ -1,4 +1,4 @@
-//! Text of a raw completion, and where each token begins in it.
+//! Where each token of a raw completion begins in its text.
 
 use std::sync::Arc;
 
@@ -7,37 +7,6 @@ use crate::engine::protocol::Token;
 use crate::text::own_space::Before;
 use crate::text::tokenizer::{Specials, Tokenizer};
 use crate::text::vocabulary::Piece;
-
-/// Text of a raw completion: thoughts and all, control tokens left out.
-#[derive(Clone, Debug)]
-pub struct PlainDecoder {
-    tokenizer: Arc<Tokenizer>,
-    characters: Detokenizer,
-}
-
-impl PlainDecoder {
-    /// A decoder for tokens that follow other text.
-    pub fn new(tokenizer: Arc<Tokenizer>) -> PlainDecoder {
-        let characters = Detokenizer::new(&tokenizer, Before::Text);
-        PlainDecoder { tokenizer, characters }
-    }
-
-    pub fn push(&mut self, id: Token) -> String {
-        let mut text = String::new();
-        match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => self.characters.push(bytes, &mut text),
-            Piece::Special(_) => self.characters.edge(&mut text),
-        }
-        text
-    }
-
-    /// Text still held back. Call once, after the last token.
-    pub fn finish(&mut self) -> String {
-        let mut text = String::new();
-        self.characters.finish(&mut text);
-        text
-    }
-}
 
 /// The position of each token in a text, in characters: that of the character that its first byte belongs to.
 #[derive(Clone, Debug)]
@@ -56,7 +25,7 @@ impl Places {
         Places { tokenizer, characters, specials: Specials::Show, at: 0 }
     }
 
-    /// For the result of [`PlainDecoder`], after so many characters.
+    /// For the result of a [`super::StreamDecoder`], after so many characters.
     pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
         let at = characters;
         let characters = Detokenizer::new(&tokenizer, Before::Text);
