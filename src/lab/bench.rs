@@ -6,12 +6,11 @@
 //! a whole: `prefill_tokens_per_s` is the mean over the *whole* context, not the speed at its end. Then, from that state:
 //!
 //! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's
-//!   clock, speed from the sum. `device_ms` repeats the steps without reading top logits. `pool`: how many chosen blocks
-//!   were found on the device, where keys and values lie in host memory (`--gpu-memory 8GiB`).
+//!   clock, speed from the sum.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round* (`--draft-round`): extend, four recursive steps and a verify pass of six rows over a single step.
 //! - *speculation* (`--speculation`): the decoder as a chat uses it, with drafts all wrong and all right.
-//! - *sequences* (`--sequences`): forks of the state in shared passes; compared bit for bit with each alone.
+//! - *sequences* (`--sequences`): forks of the state in shared passes.
 //! - *save and restore*: the whole state to host memory and back, compared by the logits the two states lead to.
 //!
 //! After each part the state returns to the frontier (rows are cut, the recurrent state restored). The first steps of each
@@ -24,11 +23,9 @@
 //!
 //! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out,
 //! compressed keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on
-//! the same device just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence,
-//! nothing twice. An idle GPU raises its clocks during the first second, so very short runs read low.
+//! the same device just before. An idle GPU raises its clocks during the first second, so very short runs read low.
 
 mod context;
-mod sequences;
 mod speculation;
 mod steps;
 

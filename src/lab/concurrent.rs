@@ -9,12 +9,11 @@
 //! - `fork`: to the first token of a short question in a fork; [`FORKS`] of them, all kept, `bytes` for them all.
 //! - `read`: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
 //!   `chat_tokens_per_s` is that conversation's speed during the read, `share` the read's rate over that alone.
-//!   `first_token_ms` is of short questions in a third conversation while the document is read alone.
 //! - `crowd`: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently; each
 //!   may be evicted after its answer. `waited` counts those that had to wait.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -68,7 +67,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     for tokens in contexts {
         context.note(&format!("{tokens} tokens"));
         let id = bench.restore(MAIN, tokens)?;
-        bench.wait(&[id])?;
+        bench.client.all(&[id])?;
         let (fork, read) = (bench.forks(tokens)?, bench.read(tokens)?);
         rows.push(json!({"context": tokens, "fork": fork, "read": read, "crowd": bench.crowd(tokens)?}));
     }
@@ -84,26 +83,6 @@ struct Bench<'a> {
     pieces: [StateImage; 2],
 }
 
-#[derive(Default)]
-struct Events {
-    tokens: Vec<(Instant, u64, usize)>,
-    evicted: usize,
-    waited: usize,
-    state_bytes: u64,
-}
-
-impl Events {
-    fn first(&self, job: u64) -> Option<Instant> {
-        self.tokens.iter().find(|(_, id, _)| *id == job).map(|(at, ..)| *at)
-    }
-
-    fn rate(&self, job: u64, from: Instant, until: Instant) -> f64 {
-        let within = self.tokens.iter().filter(|(at, id, _)| *id == job && (from..=until).contains(at));
-        let tokens: usize = within.map(|(.., tokens)| tokens).sum();
-        tokens as f64 / until.duration_since(from).as_secs_f64().max(1e-9)
-    }
-}
-
 /// Arbitrary tokens, different for every `number`.
 fn tokens(number: u64, count: u64) -> Vec<Token> {
     let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::core::GOLDEN) >> 33) % 200;
@@ -117,24 +96,6 @@ impl<'a> Bench<'a> {
         let (first, second) = document.split_at(PIECE as usize);
         let pieces = [client.read(MAIN, first.to_vec())?, client.read(MAIN, second.to_vec())?];
         Ok(Bench { client, args, pieces })
-    }
-
-    fn wait(&mut self, commands: &[u64]) -> Result<Events, Failure> {
-        let (mut events, mut left) = (Events::default(), commands.to_vec());
-        while !left.is_empty() {
-            match self.client.next()? {
-                EngineEvent::Tokens { id, tokens, .. } => events.tokens.push((Instant::now(), id, tokens.len())),
-                EngineEvent::Restored { id, .. } => left.retain(|n| *n != id),
-                EngineEvent::Done { id, done } => {
-                    left.retain(|n| *n != id);
-                    events.state_bytes = done.memory.state;
-                }
-                EngineEvent::Evicted { .. } => events.evicted += 1,
-                EngineEvent::Waiting { .. } => events.waited += 1,
-                _ => {}
-            }
-        }
-        Ok(events)
     }
 
     fn end_at(&self, context: u64) -> Option<CheckpointImage> {
@@ -153,7 +114,7 @@ impl<'a> Bench<'a> {
     /// Cuts the main conversation back to its context.
     fn back(&mut self, context: u64) -> Result<(), Failure> {
         let id = self.client.restore(MAIN, context, Vec::new(), self.end_at(context), tokens(0, context))?;
-        self.wait(&[id]).map(drop)
+        self.client.all(&[id]).map(drop)
     }
 
     fn release(&self, sequences: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
@@ -175,7 +136,7 @@ impl<'a> Bench<'a> {
     fn forks(&mut self, context: u64) -> Result<Value, Failure> {
         // The first question waits for rows in flight and loads kernels.
         let id = self.question(MAIN, 4)?;
-        let before = self.wait(&[id])?.state_bytes;
+        let before = self.client.all(&[id])?.state_bytes;
         self.back(context)?;
         let (mut times, mut bytes) = (Vec::new(), 0);
         // The first fork does not count.
@@ -185,8 +146,8 @@ impl<'a> Bench<'a> {
             let begun = Instant::now();
             self.client.command(Command::Fork { id, from: MAIN, to })?;
             let question = self.question(to, 1)?;
-            let events = self.wait(&[id, question])?;
-            let first = events.first(question).unwrap_or_else(Instant::now);
+            let events = self.client.all(&[id, question])?;
+            let first = events.tokens.first().map_or_else(Instant::now, |(at, ..)| *at);
             bytes = events.state_bytes.saturating_sub(before);
             match n {
                 0 => self.release([1])?,
@@ -198,71 +159,32 @@ impl<'a> Bench<'a> {
         Ok(json!({"first_token_ms": median(times), "slowest_ms": slowest_ms, "forks": FORKS, "bytes": bytes}))
     }
 
-    fn begin_reading(&mut self, context: u64) -> Result<(u64, Instant), Failure> {
+    /// Tokens a second of a read, and of the other jobs during it.
+    fn read_once(&mut self, context: u64) -> Result<[f64; 2], Failure> {
         self.back(context)?;
         let begun = Instant::now();
-        Ok((self.job(MAIN, tokens(1, self.args.sample), 0)?.0, begun))
+        let (id, _) = self.job(MAIN, tokens(1, self.args.sample), 0)?;
+        let events = self.client.all(&[id])?;
+        let written: usize = events.tokens.iter().map(|(.., tokens)| tokens.len()).sum();
+        Ok([self.args.sample as f64, written as f64].map(|tokens| tokens / begun.elapsed().as_secs_f64().max(1e-9)))
     }
 
     fn read(&mut self, context: u64) -> Result<Value, Failure> {
-        let sample = self.args.sample;
-        let rate = |begun: Instant| sample as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-        let mut alone = 0.0;
         // The first run chooses algorithms.
-        for _ in 0..2 {
-            let (id, begun) = self.begin_reading(context)?;
-            self.wait(&[id])?;
-            alone = rate(begun);
-        }
+        self.read_once(context)?;
+        let [alone, _] = self.read_once(context)?;
         let chat = SequenceId(1);
         let (id, _) = self.job(chat, tokens(2, CHAT), self.args.decode)?;
-        let events = self.wait(&[id])?;
-        let last = events.tokens.last().map_or_else(Instant::now, |(at, ..)| *at);
-        let chat_alone = events.first(id).map_or(0.0, |first| events.rate(id, first, last));
+        self.client.all(&[id])?;
         let (writes, cancel) = self.job(chat, tokens(3, QUESTION), LONGEST)?;
         self.client.wait(|event| matches!(event, EngineEvent::Tokens { id, .. } if id == writes).then_some(()))?;
-        let (id, begun) = self.begin_reading(context)?;
-        let events = self.wait(&[id])?;
-        let (together, chat_together) = (rate(begun), events.rate(writes, begun, Instant::now()));
+        let [together, chat] = self.read_once(context)?;
         cancel.cancel();
-        self.wait(&[writes])?;
-        let times = self.questions(context)?;
+        self.client.all(&[writes])?;
         Ok(json!({
-            "tokens": sample,
-            "alone_tokens_per_s": alone,
-            "beside_tokens_per_s": together,
-            "share": together / alone,
-            "chat_alone_tokens_per_s": chat_alone,
-            "chat_tokens_per_s": chat_together,
-            "questions": times.len(),
-            "slowest_first_token_ms": times.iter().copied().fold(0.0, f64::max),
-            "first_token_ms": median(times),
+            "tokens": self.args.sample, "alone_tokens_per_s": alone, "beside_tokens_per_s": together,
+            "share": together / alone, "chat_tokens_per_s": chat,
         }))
-    }
-
-    fn questions(&mut self, context: u64) -> Result<Vec<f64>, Failure> {
-        let (reads, _) = self.begin_reading(context)?;
-        let (mut times, mut reading) = (Vec::new(), true);
-        while reading {
-            std::thread::sleep(Duration::from_millis(50 + times.len() as u64 * 61 % 240));
-            self.release([2])?;
-            let begun = Instant::now();
-            let question = self.question(SequenceId(2), 1)?;
-            self.client.wait(|event| match event {
-                EngineEvent::Tokens { id, .. } if id == question && reading => {
-                    times.push(ms(begun));
-                    None
-                }
-                EngineEvent::Done { id, .. } if id == reads => {
-                    reading = false;
-                    None
-                }
-                EngineEvent::Done { id, .. } => (id == question).then_some(()),
-                _ => None,
-            })?;
-        }
-        self.release([2])?;
-        Ok(times)
     }
 
     fn crowd(&mut self, context: u64) -> Result<Value, Failure> {
@@ -275,11 +197,12 @@ impl<'a> Bench<'a> {
             all.push(self.question(sequence, 8)?);
             self.client.command(Command::MayEvict { sequence })?;
         }
-        let Events { evicted, waited, state_bytes, .. } = self.wait(&all)?;
+        let events = self.client.all(&all)?;
         let ms = ms(begun);
         self.release(0..=CROWD)?;
         Ok(json!({
-            "conversations": CROWD, "ms": ms, "evicted": evicted, "waited": waited, "state_bytes": state_bytes,
+            "conversations": CROWD, "ms": ms, "evicted": events.evicted, "waited": events.waited,
+            "state_bytes": events.state_bytes,
         }))
     }
 }

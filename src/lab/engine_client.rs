@@ -1,7 +1,7 @@
 //! An engine of its own that receives commands as from the runtime.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 
@@ -30,6 +30,18 @@ pub(super) fn greedy(max_tokens: u64, spec: SpecMode) -> Generate {
         likely: None,
         look: Look::default(),
     }
+}
+
+/// What happened until some commands were done.
+#[derive(Default)]
+pub(super) struct Events {
+    pub(super) tokens: Vec<(Instant, u64, Vec<Token>)>,
+    /// Of the job that ended last.
+    pub(super) image: Option<StateImage>,
+    pub(super) generated_in_state: u64,
+    pub(super) state_bytes: u64,
+    pub(super) evicted: usize,
+    pub(super) waited: usize,
 }
 
 pub(super) struct EngineClient {
@@ -67,6 +79,34 @@ impl EngineClient {
         }
     }
 
+    /// Waits until these commands are done.
+    pub(super) fn all(&self, commands: &[u64]) -> Result<Events, Failure> {
+        self.all_with(commands, |_| ())
+    }
+
+    /// The same; calls `each` after every piece of an answer with the events so far.
+    pub(super) fn all_with(&self, commands: &[u64], mut each: impl FnMut(&Events)) -> Result<Events, Failure> {
+        let (mut events, mut left) = (Events::default(), commands.to_vec());
+        while !left.is_empty() {
+            match self.next()? {
+                EngineEvent::Tokens { id, tokens, .. } => {
+                    events.tokens.push((Instant::now(), id, tokens));
+                    each(&events);
+                }
+                EngineEvent::Restored { id, .. } => left.retain(|n| *n != id),
+                EngineEvent::Done { id, done } => {
+                    left.retain(|n| *n != id);
+                    (events.image, events.generated_in_state) = (done.image, done.generated_in_state);
+                    events.state_bytes = done.memory.state;
+                }
+                EngineEvent::Evicted { .. } => events.evicted += 1,
+                EngineEvent::Waiting { .. } => events.waited += 1,
+                _ => {}
+            }
+        }
+        Ok(events)
+    }
+
     pub(super) fn command(&self, command: Command) -> Result<(), Failure> {
         self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
@@ -92,12 +132,8 @@ impl EngineClient {
 
     /// The state after reading `prompt` at the end of what the sequence holds.
     pub(super) fn read(&mut self, sequence: SequenceId, prompt: Vec<Token>) -> Result<StateImage, Failure> {
-        self.run(sequence, prompt, None, true)?;
-        let image = self.wait(|event| match event {
-            EngineEvent::Done { done, .. } => Some(done.image),
-            _ => None,
-        })?;
-        image.ok_or_else(|| failed("the engine exported no state"))
+        let (id, _) = self.run(sequence, prompt, None, true)?;
+        self.all(&[id])?.image.ok_or_else(|| failed("the engine exported no state"))
     }
 
     /// Keeps `keep` positions of a sequence and restores the rest from `rows` and `end`.
@@ -112,10 +148,6 @@ impl EngineClient {
         let id = self.new_id();
         self.command(Command::Restore { id, sequence, keep, rows, end, history: history.into() })?;
         Ok(id)
-    }
-
-    pub(super) fn restored(&self, id: u64) -> Result<(), Failure> {
-        self.wait(|event| matches!(event, EngineEvent::Restored { id: done, .. } if done == id).then_some(()))
     }
 
     pub(super) fn end(self) {

@@ -11,6 +11,7 @@
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
+//! | `layer` | of `kernels` and `golden`: a lightning layer with its buffers |
 //! | `report`, `scratch` | of every bench: JSON and table; data directory and documents |
 //! | `engine_client`, `runtime_client` | an engine, and a runtime, that receive commands one at a time |
 //!
@@ -25,6 +26,7 @@ mod fixtures;
 pub mod golden;
 #[cfg(feature = "cuda")]
 pub mod kernels;
+pub mod layer;
 mod library;
 mod report;
 mod runtime_client;

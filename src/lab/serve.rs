@@ -15,16 +15,16 @@
 //! # How to read it
 //!
 //! `tokens_per_s` counts written tokens from the first request to the end of the last answer. `share` is the server's over
-//! that of `engine`. `first_token_ms` is the mean from a request's arrival to its first token; `first_text_ms` is the mean
-//! at the client until it sees text: later if the first tokens spell none.
+//! that of `engine`. `first_token_ms` is the mean from a request to its first token; of the server, to the first text that
+//! the client sees. `seen.cached` counts prompt tokens that the server found in kept state.
 
 mod clients;
 mod engine;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::engine_client::{failed, greedy};
 use super::report;
@@ -43,24 +43,34 @@ const CLIENTS: [usize; 2] = [1, 8];
 const WARM_UPS: usize = 2;
 const WARM_UP_TOKENS: u64 = 16;
 
-#[derive(Clone, Debug, Default, Serialize)]
-struct Figures {
-    seconds: f64,
-    answers: u64,
+#[derive(Debug, Default)]
+struct Answer {
+    /// Tokens of the prompt that were read, and those found in kept state.
     read: u64,
+    cached: u64,
     written: u64,
-    tokens_per_s: f64,
-    first_token_ms: f64,
-    drafted: u64,
-    accepted: u64,
+    first_token: Duration,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-struct Seen {
-    /// Tokens of prompts that were found in kept state.
-    cached: u64,
-    first_text_ms: f64,
-    slowest_first_text_ms: f64,
+/// The answers to a load, and the seconds they took together.
+struct Answered(Vec<Answer>, f64);
+
+impl Answered {
+    fn sum(&self, of: impl Fn(&Answer) -> u64) -> u64 {
+        self.0.iter().map(of).sum()
+    }
+
+    fn tokens_per_s(&self) -> f64 {
+        self.sum(|a| a.written) as f64 / self.1.max(1e-9)
+    }
+
+    fn figures(&self) -> Value {
+        let waited: f64 = self.0.iter().map(|a| a.first_token.as_secs_f64() * 1e3).sum();
+        json!({
+            "seconds": self.1, "answers": self.0.len(), "read": self.sum(|a| a.read), "written": self.sum(|a| a.written),
+            "tokens_per_s": self.tokens_per_s(), "first_token_ms": waited / self.0.len().max(1) as f64,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,11 +140,12 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
     let generate = Generate { sampling, stop, ..greedy(0, settings.spec) };
     let (alone, device) = engine::measure(&own, &text, generate, &loads)?;
-    let rows = loads.iter().zip(served).zip(alone).map(|((load, (served, seen)), [engine, engine_keeping])| {
-        let share = served.tokens_per_s / engine.tokens_per_s.max(1e-9);
+    let rows = loads.iter().zip(served).zip(alone).map(|((load, served), [engine, engine_keeping])| {
         json!({
-            "context": load.context, "clients": load.clients, "served": served, "seen": seen, "engine": engine,
-            "engine_keeping": engine_keeping, "share": share,
+            "context": load.context, "clients": load.clients, "served": served.figures(),
+            "seen": { "cached": served.sum(|a| a.cached) }, "engine": engine.figures(),
+            "engine_keeping": engine_keeping.figures(),
+            "share": served.tokens_per_s() / engine.tokens_per_s().max(1e-9),
         })
     });
     let figures = json!({
@@ -143,7 +154,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     report::print(context, args, "serve", json!({ "device": device }), figures)
 }
 
-fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<(Figures, Seen)>, Failure> {
+fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
     let serving = Serving::begin(context, Model::of(context)?, listener, None, true)?;

@@ -10,6 +10,9 @@ use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
 const NOTIFY_AFTER_MS: u64 = 10_000;
 
+/// How long an ordinary hint is shown.
+pub(super) const HINT_MS: u64 = 4_000;
+
 pub(super) fn note(app: &mut App, level: Level, text: &str) {
     app.transcript.note(level, text, app.requests);
 }
@@ -38,9 +41,9 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
     app.overlay = Some(Overlay::Page(Page::new(title, text)));
 }
 
-pub(super) fn open_list(app: &mut App, view: ListView) {
+pub(super) fn open_list(app: &mut App, view: impl FnOnce(&App) -> ListView) {
     app.popup = None;
-    app.overlay = Some(Overlay::List(view));
+    app.overlay = Some(Overlay::List(view(app)));
 }
 
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {

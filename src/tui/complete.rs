@@ -22,6 +22,16 @@ pub struct Candidate {
     pub help: String,
 }
 
+impl Candidate {
+    fn new(text: impl Into<String>, help: impl Into<String>) -> Candidate {
+        Candidate { text: text.into(), help: help.into() }
+    }
+
+    fn mention(name: &str, help: impl Into<String>) -> Candidate {
+        Candidate::new(format!("@{}", escaped(name)), help)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Popup {
     pub candidates: Vec<Candidate>,
@@ -59,18 +69,17 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     };
     let from = word_start(line);
     let word = &line[from..];
-    let pick = |texts: Vec<&str>| {
-        let found = fuzzy(word, &texts);
-        let candidate = |t: &&str| Candidate { text: (*t).into(), help: String::new() };
-        Wanted::Known(from, found.into_iter().filter_map(|i| texts.get(i)).map(candidate).collect())
-    };
+    let pick = |names: Vec<&str>| Wanted::Known(from, best(word, &names).map(|n| Candidate::new(n, "")).collect());
     if word.starts_with("--") && !command.options.is_empty() {
         return Wanted::Known(from, options(command, word));
     }
     match command.completes {
         Completes::Nothing => Wanted::Nothing,
         Completes::Paths if word.starts_with("--") => Wanted::Nothing,
-        Completes::Paths if word.starts_with('@') && command.name == "load" => shelved(from, &word[1..], names),
+        Completes::Paths if word.starts_with('@') && command.name == "load" => {
+            let typed = unescaped(&word[1..]);
+            Wanted::Known(from, best(&typed, &names.library).map(|name| Candidate::mention(name, "")).collect())
+        }
         Completes::Paths => Wanted::Paths(from, word.to_string()),
         Completes::Sessions => pick(names.sessions.clone()),
         Completes::Documents => pick(names.documents.clone()),
@@ -84,25 +93,19 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     }
 }
 
-fn shelved(from: usize, typed: &str, names: &Names<'_>) -> Wanted {
-    let found = fuzzy(&unescaped(typed), &names.library);
-    let candidate = |name: &&str| Candidate { text: format!("@{}", escaped(name)), help: String::new() };
-    Wanted::Known(from, found.into_iter().filter_map(|i| names.library.get(i)).map(candidate).collect())
+/// The names that match, best first.
+fn best<'n>(typed: &str, names: &[&'n str]) -> impl Iterator<Item = &'n str> {
+    fuzzy(typed, names).into_iter().filter_map(|i| names.get(i).copied())
 }
 
 fn options(command: &Command, typed: &str) -> Vec<Candidate> {
     let flags = command.options.iter().filter(|(option, _)| option.starts_with(typed));
-    flags
-        .map(|(option, help)| Candidate {
-            text: option.split(' ').next().unwrap_or(option).into(),
-            help: (*help).into(),
-        })
-        .collect()
+    flags.map(|(option, help)| Candidate::new(option.split(' ').next().unwrap_or(option), *help)).collect()
 }
 
 /// Names that begin with `typed`, then aliases; fuzzy matches only if there are none.
 fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
-    let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
+    let candidate = |name: &str, help: &str| Candidate::new(format!("{slash}{name}"), help);
     let typed = typed.to_lowercase();
     let begins: Vec<Candidate> =
         COMMANDS.iter().filter(|c| c.name.starts_with(&typed)).map(|c| candidate(c.name, c.help)).collect();
@@ -110,10 +113,7 @@ fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
         let alias = c.aliases.iter().find(|a| a.starts_with(&typed))?;
         Some(candidate(alias, &format!("/{}: {}", c.name, c.help)))
     });
-    let found: Vec<Candidate> = match typed.is_empty() {
-        true => begins,
-        false => begins.into_iter().chain(called).collect(),
-    };
+    let found: Vec<Candidate> = if typed.is_empty() { begins } else { begins.into_iter().chain(called).collect() };
     if !found.is_empty() {
         return found;
     }
@@ -134,20 +134,12 @@ fn word_start(line: &str) -> usize {
 }
 
 pub fn common(candidates: &[Candidate]) -> &str {
-    let Some(first) = candidates.first() else {
-        return "";
+    let first = candidates.first().map_or("", |c| &c.text);
+    let shared = |c: &Candidate| {
+        let differs = first.char_indices().zip(c.text.chars()).find(|((_, a), b)| a != b);
+        differs.map_or(first.len().min(c.text.len()), |((i, _), _)| i)
     };
-    let mut end = first.text.len();
-    for c in candidates {
-        let same = first
-            .text
-            .char_indices()
-            .zip(c.text.chars())
-            .find(|((_, a), b)| a != b)
-            .map_or(first.text.len().min(c.text.len()), |((i, _), _)| i);
-        end = end.min(same);
-    }
-    &first.text[..end]
+    &first[..candidates.iter().map(shared).min().unwrap_or(0)]
 }
 
 impl Popup {
@@ -223,26 +215,25 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
     let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
     let documents: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
-    let mut candidates: Vec<Candidate> = fuzzy(&now, &documents)
-        .into_iter()
-        .filter_map(|i| documents.get(i))
-        .map(|name| Candidate { text: format!("@{}", escaped(name)), help: "read already".into() })
-        .collect();
+    let mut candidates: Vec<Candidate> =
+        best(&now, &documents).map(|name| Candidate::mention(name, "read already")).collect();
     // A file with this name is read from disk; its kept state still matches if the file is unchanged.
     let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
-    candidates.extend(fuzzy(&now, &names).into_iter().take(SHELVED).filter_map(|i| shelved.get(i)).map(|d| {
-        Candidate { text: format!("@{}", escaped(&d.name)), help: format!("in library, {} tokens", grouped(d.tokens)) }
+    candidates.extend(
+        fuzzy(&now, &names)
+            .into_iter()
+            .take(SHELVED)
+            .filter_map(|i| shelved.get(i))
+            .map(|d| Candidate::mention(&d.name, format!("in library, {} tokens", grouped(d.tokens)))),
+    );
+    candidates.extend(found.iter().filter(|p| !documents.contains(&p.as_str())).map(|path| {
+        Candidate::mention(path, if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" })
     }));
-    for path in found.iter().filter(|p| !documents.contains(&p.as_str())) {
-        let help = if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" };
-        candidates.push(Candidate { text: format!("@{}", escaped(path)), help: help.into() });
-    }
     // Enter takes a candidate only if it contains the typed name.
-    let wanted = format!("@{}", escaped(&now)).to_lowercase();
-    let meant = !now.is_empty()
-        && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(wanted.trim_start_matches('@')));
+    let wanted = escaped(&now).to_lowercase();
+    let meant = !now.is_empty() && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(&wanted));
     app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant, line });
 }
 
@@ -317,16 +308,12 @@ pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
 }
 
 fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
+    let shared = common(&candidates).to_owned();
     match candidates.as_slice() {
         [] => {}
-        [only] => {
-            let text = only.text.clone();
-            replace_word(app, from, &text, !text.ends_with('/') || from == 0);
-        }
+        [_] => replace_word(app, from, &shared, !shared.ends_with('/') || from == 0),
         _ => {
-            let shared = common(&candidates).to_string();
-            let typed = app.composer.cursor().saturating_sub(from);
-            if shared.len() > typed {
+            if shared.len() > app.composer.cursor().saturating_sub(from) {
                 replace_word(app, from, &shared, false);
             }
             let line = before_caret(app).to_owned();
@@ -340,8 +327,7 @@ pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
         && unescaped(&now) == prefix
     {
-        let candidate = |path: &String| Candidate { text: escaped(path), help: String::new() };
-        offer(app, from, found.iter().map(candidate).collect());
+        offer(app, from, found.iter().map(|path| Candidate::new(escaped(path), "")).collect());
     }
 }
 

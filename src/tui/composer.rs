@@ -4,16 +4,15 @@
 //! and expanded on sending. Rows are computed here because the layout depends on their number and input methods need
 //! the terminal's cursor at the caret.
 
-mod clipboard;
 mod rows;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::keys::Action;
 use crate::text::with_newlines;
-pub(super) use clipboard::Clipboard;
 
 const UNDO_STEPS: usize = 200;
 
@@ -222,6 +221,62 @@ impl Composer {
             .rfind(|(_, w)| w.chars().any(char::is_alphanumeric))
             .map_or(0, |(i, _)| i);
         self.snap(start, false)
+    }
+}
+
+/// The cut text, and the large pastes that placeholders in the input represent. Both move along to the input of another
+/// session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clipboard {
+    /// Contains placeholders.
+    pub(super) cut: String,
+    /// Placeholder and text of each paste of this run.
+    pastes: Vec<(String, Arc<str>)>,
+}
+
+impl Clipboard {
+    fn fold(&mut self, pasted: &str) -> String {
+        let lines = match pasted.lines().count() {
+            1 => "1 line".to_owned(),
+            n => format!("{n} lines"),
+        };
+        let placeholder = format!("[paste {}: {lines}, {} characters]", self.pastes.len() + 1, pasted.chars().count());
+        self.pastes.push((placeholder.clone(), pasted.into()));
+        placeholder
+    }
+
+    /// A text that returns to the input, with its pastes as placeholders again.
+    fn folded(&self, text: &str) -> String {
+        self.pastes.iter().fold(text.to_owned(), |text, (placeholder, pasted)| text.replace(&**pasted, placeholder))
+    }
+
+    fn places(&self, text: &str) -> Vec<(Range<usize>, &str)> {
+        let mut places = Vec::new();
+        for (placeholder, pasted) in &self.pastes {
+            places.extend(text.match_indices(placeholder).map(|(at, found)| (at..at + found.len(), &**pasted)));
+        }
+        places.sort_by_key(|(range, _)| range.start);
+        places
+    }
+
+    fn expanded(&self, text: &str) -> String {
+        let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+        for (range, pasted) in self.places(text) {
+            out.push_str(&text[at..range.start]);
+            out.push_str(pasted);
+            at = range.end;
+        }
+        out.push_str(&text[at..]);
+        out
+    }
+
+    /// The end of the placeholder that `at` is inside of; `at` if there is none.
+    fn snap(&self, text: &str, at: usize, forward: bool) -> usize {
+        match self.places(text).into_iter().find(|(r, _)| r.start < at && at < r.end) {
+            Some((r, _)) if forward => r.end,
+            Some((r, _)) => r.start,
+            None => at,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The list of files of a bare `/load`: folders first; Enter opens a folder or loads a file.
 
-use super::overlay::{Item, Kind, ListView, Overlay};
+use super::overlay::{Item, Kind, ListView};
 use super::{App, Effect, FileRow};
 use crate::config::commands::escaped;
 
@@ -19,11 +19,10 @@ pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, St
     let up = (folder != "/").then_some(up);
     let rows = up.into_iter().chain([whole]).chain(rows).map(Item::File);
     let shown = if folder.is_empty() { "./" } else { folder };
-    app.popup = None;
     let mut view = ListView::new(Kind::Files, format!("Load from {shown}"), rows);
     view.folder = folder.to_owned();
     view.list.select(if folder == "/" { 1 } else { 2 });
-    app.overlay = Some(Overlay::List(view));
+    super::acts::open_list(app, |_| view);
 }
 
 /// Opens the chosen folder, or returns the line that loads the choice.

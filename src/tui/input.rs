@@ -2,24 +2,23 @@
 
 mod overlay;
 mod question;
-mod selected;
 
-use super::acts::{hint, offer, open_list, send, stop};
+use super::acts::{hint, offer, open_list, refuse, send, stop, why_not_now};
 use super::complete::{complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::overlay::{Item, Kind, ListView};
-use super::perform::submit;
+use super::perform::{copy_text, submit};
 use super::question::Standing;
 use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
+use crate::config::commands::{CopyWhat, WhileBusy};
 use crate::core::Exit;
 use crate::core::sanitize::sanitize;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::with_newlines;
 use overlay::{close_overlay, overlay_key};
 use question::{question_ctrl_c, question_key, waiting_question_key};
-use selected::{is_about_the_transcript, selected_key};
 
 const ESC_MS: u64 = 800;
 const QUIT_MS: u64 = 2_000;
@@ -84,7 +83,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
 
 fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if c == '?' && app.composer.is_empty() {
-        return show_help(app);
+        return open_list(app, help::all);
     }
     if let Some(question) = super::greeting::numbered(app, c) {
         app.composer.set(question);
@@ -118,11 +117,6 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.history.rest();
     let (chars, lines) = (app.config.ui.paste_fold_chars, app.config.ui.paste_fold_lines);
     app.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
-}
-
-fn show_help(app: &mut App) {
-    let list = help::all(app);
-    open_list(app, list);
 }
 
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
@@ -189,7 +183,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         | Action::UndoEdit => edit(app, |c| c.perform(action)),
         Action::HistorySearch => {
             let prompts: Vec<Item> = app.history.prompts().iter().rev().cloned().map(Item::Prompt).collect();
-            open_list(app, ListView::new(Kind::Prompts, "Earlier prompts", prompts));
+            open_list(app, |_| ListView::new(Kind::Prompts, "Earlier prompts", prompts));
         }
         Action::Complete => match super::greeting::next(app) {
             Some(question) => {
@@ -204,7 +198,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Follow => app.transcript.follow(),
         Action::PrevMessage => app.transcript.select(-1),
         Action::NextMessage => app.transcript.select(1),
-        Action::Palette => open_list(app, help::commands()),
+        Action::Palette => open_list(app, |_| help::commands()),
         Action::Find => super::find::open(app),
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {
@@ -241,7 +235,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         },
         Action::Redraw => effects.push(Effect::Repaint),
         Action::Suspend => effects.push(Effect::Suspend),
-        Action::Help => show_help(app),
+        Action::Help => open_list(app, help::all),
         Action::Session | Action::None => {}
     }
 }
@@ -266,10 +260,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if app.is_armed(Armed::Escape, now) {
         (app.armed, app.hint) = (None, None);
-        match app.composer.is_empty() {
-            true => send(app, Request::Timeline, effects),
-            false => app.composer.clear_to_cut(),
-        }
+        if app.composer.is_empty() { send(app, Request::Timeline, effects) } else { app.composer.clear_to_cut() }
     } else if !app.is_armed(Armed::Swallow, now) {
         app.armed = Some((Armed::Escape, now + ESC_MS));
         let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
@@ -317,4 +308,75 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         };
         hint(app, warning, now + QUIT_MS);
     }
+}
+
+/// Actions on the transcript; ignored while it is hidden.
+fn is_about_the_transcript(action: Action) -> bool {
+    matches!(
+        action,
+        Action::PageUp
+            | Action::PageDown
+            | Action::Top
+            | Action::Follow
+            | Action::PrevMessage
+            | Action::NextMessage
+            | Action::Find
+            | Action::Thinking
+    )
+}
+
+fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
+    let Some((number, message)) = app.transcript.selected_message() else {
+        return false;
+    };
+    let document = message.meta.document.as_ref().map(|d| d.name.clone());
+    if key.ctrl || key.alt {
+        return false;
+    }
+    let key = if app.config.ui.vim_keys { key.as_arrow() } else { key };
+    let by = match key.code {
+        Code::Up => -1,
+        Code::Down => 1,
+        Code::Home if app.config.ui.vim_keys => isize::MIN / 2,
+        Code::End if app.config.ui.vim_keys => isize::MAX / 2,
+        _ => 0,
+    };
+    if by != 0 {
+        app.transcript.select(by);
+        return true;
+    }
+    let request = match key.code {
+        Code::Char('y') => {
+            match copy_text(app, CopyWhat::Message(number)) {
+                Ok(text) => effects.push(Effect::Copy(text)),
+                Err(why) => refuse(app, why),
+            }
+            return true;
+        }
+        Code::Char(c @ ('i' | '1'..='9')) => {
+            let passage = c.to_digit(10).map(u64::from);
+            send(app, Request::Look { at: Some(number), passage }, effects);
+            return true;
+        }
+        Code::Char('e') => Request::EditOpen(Some(number)),
+        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
+        Code::Char('f') => Request::Fork { at: Some(number), name: None },
+        Code::Enter => match document {
+            Some(name) => Request::Open(name),
+            None => {
+                app.transcript.open_selected();
+                return true;
+            }
+        },
+        _ => return false,
+    };
+    if request.while_busy() == WhileBusy::Waits
+        && let Some(why) = why_not_now(app)
+    {
+        refuse(app, why);
+        return true;
+    }
+    app.transcript.deselect();
+    send(app, request, effects);
+    true
 }

@@ -1,7 +1,7 @@
 //! Applies notices of the runtime. Untrusted text is sanitized here, except message texts: the transcript keeps their
 //! original for copying.
 
-use super::acts::{answers_nothing, hold, note, notify, offer, send};
+use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, send};
 use super::cleaned::{clean, document_row, line, opened, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
@@ -18,8 +18,6 @@ use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
     Activity, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionView,
 };
-
-const HINT_MS: u64 = 4_000;
 
 const SPEEDS: usize = 42;
 
@@ -108,13 +106,12 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Damage(text) => note(app, Level::Warn, &text),
         Notice::Page { title, text } => late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))), now),
         Notice::Looked { number, passages, sentence, title, text } => {
-            let mut page = Page::new(line(&title), clean(&text));
-            (page.looked, page.passages, page.sentence) = (Some(number), passages, sentence);
+            let page = Page { looked: Some(number), passages, sentence, ..Page::new(line(&title), clean(&text)) };
             late::arrive(app, Overlay::Page(page), now);
         }
         Notice::Why { number, title, text, rows } => {
-            let mut page = Page::new(line(&title), clean(&text));
-            (page.looked, page.passages) = (Some(number), rows.len());
+            let passages = rows.len();
+            let page = Page { looked: Some(number), passages, ..Page::new(line(&title), clean(&text)) };
             late::arrive(app, Overlay::Page(page), now);
         }
         Notice::Map(map) => late::arrive(app, Overlay::Map(MapView::new(map)), now),

@@ -21,8 +21,8 @@ pub struct Page {
     pub passages: usize,
     /// Shown sentence of that answer (0: all of it), and the number of sentences.
     pub sentence: (u64, u64),
-    height: usize,
-    width: usize,
+    pub(super) height: usize,
+    pub(super) width: usize,
 }
 
 impl Page {

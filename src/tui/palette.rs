@@ -1,7 +1,6 @@
 //! Palettes: the look of every role. One table lists roles, their names and the built-in looks in the syntax of theme
 //! files; [`mod@file`] reads such files.
 
-mod contrast;
 pub mod file;
 
 use ratatui::style::{Color, Modifier, Style};

@@ -200,10 +200,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                 app.aside_dismissed = false;
                 // Queued lines need not wait for it.
                 app.aside_apart = app.has_work();
-                match app.aside_apart {
-                    true => send(app, request, effects),
-                    false => occupy(app, request, effects),
-                }
+                if app.aside_apart { send(app, request, effects) } else { occupy(app, request, effects) }
             }
             Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::tabs::leave(app, request, effects),
             Request::Preset(PresetAction::Save { name, .. }) => {
@@ -248,27 +245,18 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             }
             effects.push(Effect::Keep { key, value });
         }
-        Local::Settings(word) => {
-            let list = super::help::settings(app, word.as_deref());
-            open_list(app, list);
-        }
+        Local::Settings(word) => open_list(app, |app| super::help::settings(app, word.as_deref())),
         Local::Files => files::open("", effects),
         Local::Split => {
             if let Err(why) = super::tabs::split(app) {
                 refuse(app, why);
             }
         }
-        Local::Keys => {
-            let list = super::help::key_list(app);
-            open_list(app, list);
-        }
-        Local::Help(None) => {
-            let list = super::help::all(app);
-            open_list(app, list);
-        }
+        Local::Keys => open_list(app, super::help::key_list),
+        Local::Help(None) => open_list(app, super::help::all),
         Local::Help(Some(word)) => match (help::named(&word), super::help::about(app, &word)) {
             (Some(command), _) => open_page(app, &format!("/{}", command.name), help::of(command)),
-            (None, Some(list)) => open_list(app, list),
+            (None, Some(list)) => open_list(app, |_| list),
             (None, None) => refuse(app, help::unknown(&word)),
         },
         Local::Quit => quit_or_ask(app, effects),
@@ -277,14 +265,15 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
 
 pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     let nothing = || "/copy: there is no answer yet".to_string();
+    let selected =
+        || app.transcript.selected_message().map(|(_, m)| m).or_else(|| app.last_answer()).ok_or_else(nothing);
     match what {
         CopyWhat::Last => app.last_answer().map(|m| m.text.clone()).ok_or_else(nothing),
         CopyWhat::Message(n) => {
             app.transcript.numbered(n).map(|m| m.text.clone()).ok_or(format!("/copy: there is no message #{n} here"))
         }
         CopyWhat::Block(n) => {
-            let selected = app.transcript.selected_message().map(|(_, m)| m);
-            let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
+            let message = selected()?;
             let colours = Colours::default();
             let style = Style { cells: 80, glyphs: app.config.glyphs, colours: &colours };
             let rendered = match message.role {
@@ -296,8 +285,7 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
         }
         CopyWhat::Look(n) => {
-            let selected = app.transcript.selected_message().map(|(_, m)| m);
-            let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
+            let message = selected()?;
             let passages = message.meta.looked.as_ref().map_or(&[][..], |l| &l.passages);
             let passage = n.checked_sub(1).and_then(|i| passages.get(i));
             let passage =

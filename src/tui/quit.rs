@@ -1,12 +1,10 @@
 //! Quitting: whether to confirm, possible losses, and saving unsent text.
 
-use super::acts::{hint, is_remembered, remember, send};
+use super::acts::{HINT_MS, hint, is_remembered, remember, send};
 use super::{App, Asker, Effect, Phase, Question, drafts};
 use crate::config::commands::is_command;
 use crate::core::transcript::LONGEST_PROMPT;
 use crate::runtime::protocol::{Activity, Choice, Request, SaveState};
-
-const OVER_MS: u64 = 4_000;
 
 pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     if app.phase == Phase::Running {
@@ -38,7 +36,7 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
         }
         None => {
             app.questions.retain(|q| q.asker != Asker::Quit);
-            hint(app, "The work is done; quitting stops nothing now", now + OVER_MS);
+            hint(app, "The work is done; quitting stops nothing now", now + HINT_MS);
         }
     }
 }

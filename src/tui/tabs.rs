@@ -5,7 +5,7 @@
 mod background;
 mod leaving;
 
-use super::acts::{hint, note, offer};
+use super::acts::{HINT_MS, hint, note, offer};
 use super::composer::Composer;
 use super::keys::Action;
 use super::overlay::Overlay;
@@ -22,8 +22,6 @@ const SPLIT_FROM: u16 = 160;
 const ALONE: &str = "No other session is open: /new or /resume NAME";
 
 const UNNAMED: &str = "new session";
-
-const HINT_MS: u64 = 4_000;
 
 const REFUSED_MS: u64 = 8_000;
 
@@ -270,10 +268,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     let clipboard = app.composer.clipboard.clone();
     let draft = std::mem::take(&mut app.composer);
     app.took_out = false;
-    let (draft, typed) = match by_key {
-        true => (draft, Composer::default()),
-        false => (Composer::default(), draft),
-    };
+    let (draft, typed) = if by_key { (draft, Composer::default()) } else { (Composer::default(), draft) };
     if let Some(text) = drafts::unkept(&draft, &mut kept) {
         drafts::send(app, old, text, effects);
     }

@@ -2,9 +2,9 @@
 
 use ratatui::layout::Rect;
 
-use super::acts::note;
+use super::acts::{note, open_list};
 use super::cells::{ellipsis, fit, width};
-use super::overlay::{Item, Kind, ListView, Overlay};
+use super::overlay::{Item, Kind, ListView};
 use super::palette::{Palette, ROLES, ThemeRow};
 use super::rows::{Role, Row, Span};
 use super::wrap::wrap_text;
@@ -44,8 +44,7 @@ pub(super) fn open(app: &mut App, mut rows: Vec<ThemeRow>) {
     let at = rows.iter().position(|r| r.name == app.config.theme.name).unwrap_or(0);
     let mut view = ListView::new(Kind::Themes, "Themes", rows.into_iter().map(Item::Theme));
     view.list.select(at);
-    app.popup = None;
-    app.overlay = Some(Overlay::List(view));
+    open_list(app, |_| view);
 }
 
 pub(super) fn take(app: &mut App, row: ThemeRow) {

@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{hint, note};
+use super::acts::{HINT_MS, hint, note};
 use super::find::Find;
 use super::mention::Lookup;
 use super::quit::{keep_quit_question_true, quit};
@@ -11,8 +11,6 @@ use crate::config::commands;
 use crate::core::Exit;
 use crate::core::sanitize::{sanitize, sanitize_line};
 use crate::runtime::protocol::{Choice, Level};
-
-const HINT_MS: u64 = 4_000;
 
 pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     let mut effects = Vec::new();

@@ -7,15 +7,14 @@ use serde_json::{Value, json};
 
 use super::Bench;
 use crate::backend::draft::DraftOps;
-use crate::core::spec::{Mixer, ModelSpec};
+use crate::core::spec::Mixer;
 use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
     /// Reads on up to `context`; `seconds` is the time of the whole context so far.
     pub(super) fn read_whole(&mut self, context: usize, seconds: &mut f64) -> anyhow::Result<Value> {
         *seconds += self.read_to(context)?;
-        let tflops = prefill_flops(self.model.spec(), context) / *seconds / 1e12;
-        Ok(json!({"prefill_tokens_per_s": context as f64 / *seconds, "prefill_tflops": tflops}))
+        Ok(json!({"prefill_tokens_per_s": context as f64 / *seconds}))
     }
 
     /// Fills the caches up to `context`, and times a piece of `--sample` tokens there.
@@ -122,22 +121,4 @@ impl<B: DraftOps> Bench<'_, B> {
 
 fn random_bf16(n: usize) -> Vec<u8> {
     (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
-}
-
-/// Least operations of reading a text of this length.
-fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
-    let (s, l) = (&spec.sparse, &spec.lightning);
-    let tables = (spec.vocab * spec.hidden) as f64 * if spec.tie_embeddings { 1.0 } else { 2.0 };
-    let n = context as f64;
-    let gemms = 2.0 * (spec.parameters() as f64 - tables) * n;
-    let reach = (s.topk * s.block) as f64;
-    // Mean of min(p, reach) over positions.
-    let attended = if n <= reach { n / 2.0 } else { (reach * reach / 2.0 + (n - reach) * reach) / n };
-    let scored = n / 2.0 * (1.0 / s.stride as f64 + 0.25 / s.stride as f64);
-    let width = (s.heads * s.head_dim) as f64;
-    let sparse = n * width * (4.0 * attended + 2.0 * scored);
-    // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
-    let lightning = n * l.heads as f64 * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
-    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
-    gemms + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
 }

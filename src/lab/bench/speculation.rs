@@ -77,23 +77,16 @@ impl<B: DraftOps> Bench<'_, B> {
     }
 
     fn run_once(&mut self, end: &CheckpointImage, spec: SpecMode, finder: Finder) -> anyhow::Result<Run> {
-        let at = end.position as usize;
         let mut decoder = Decoder::new(self.head.take());
         decoder.set_finder(finder);
-        let run = self.decode_all(end, at, spec, &mut decoder);
+        let run = self.decode_all(end, spec, &mut decoder);
         self.head = decoder.into_head();
-        self.live.restore(&mut self.b, at, &[], Some(end))?;
         run
     }
 
-    fn decode_all(
-        &mut self,
-        end: &CheckpointImage,
-        at: usize,
-        spec: SpecMode,
-        decoder: &mut Decoder<B>,
-    ) -> anyhow::Result<Run> {
+    fn decode_all(&mut self, end: &CheckpointImage, spec: SpecMode, decoder: &mut Decoder<B>) -> anyhow::Result<Run> {
         let (b, model, live) = (&mut self.b, &self.model, &mut self.live);
+        let at = end.position as usize;
         live.restore(b, at, &[], Some(end))?;
         let history = self.history.get(..at + OPENING);
         let (past, opening) = history.context("history too short")?.split_at(at);

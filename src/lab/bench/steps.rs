@@ -1,66 +1,46 @@
-//! Passes from a frontier in time: single steps, verify passes and rounds of a draft head.
-
-use std::time::Instant;
+//! Passes from a frontier in time: single steps, verify passes, rounds of a draft head, several sequences in one pass.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::super::report::{median, ms, quantiles};
+use super::super::report::{median, quantiles};
 use super::{Bench, WARM_UP};
+use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::draft::Tables;
+use crate::model::{Live, Sequence};
 
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 const ROUND_DRAFTS: usize = 5;
-/// Tokens that a round of [`ROUND_DRAFTS`] drafts is assumed to gain, a typical acceptance on open text. The measured
-/// time of a round does not depend on it.
-const ROUND_TOKENS: f64 = 3.2;
 
 impl<B: DraftOps> Bench<'_, B> {
     pub(super) fn decode(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
         let (decode, mut token) = (self.decode, 17 % self.model.spec().vocab as Token);
-        let before = self.b.pool_counts()?;
         let times = self.times(WARM_UP, decode, |bench| {
             bench.live.verify(&mut bench.b, &bench.model, &[token])?;
             let found = bench.live.top_logits(&mut bench.b, 1)?;
             token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
             Ok(bench.live.advance(&mut bench.b, 1)?)
         })?;
-        let pool = before.zip(self.b.pool_counts()?).map(|(before, after)| {
-            let steps = after.since(before);
-            json!({"hit_rate": steps.hit_rate(), "bytes_per_token": steps.bytes as f64 / (decode + WARM_UP) as f64})
-        });
-        let start = Instant::now();
-        for _ in 0..decode {
-            self.live.verify(&mut self.b, &self.model, &[token])?;
-            self.live.advance(&mut self.b, 1)?;
-        }
-        self.b.synchronize()?;
-        let device_ms = ms(start) / decode as f64;
         let tokens_per_s = 1e3 * decode as f64 / times.iter().sum::<f64>();
         let weights = self.model.read_bytes(&self.b) as f64;
-        // Least traffic of a step.
         let bytes = step_bytes(self.model.spec(), end.position as usize, weights);
         let gb_per_s = bytes * tokens_per_s / 1e9;
         let [p50_ms, p99_ms] = quantiles(times, [0.5, 0.99]);
         Ok(json!({
             "bytes_per_token": bytes, "decode_tokens_per_s": tokens_per_s, "decode_gb_per_s": gb_per_s,
             "read_bandwidth_share": self.read_gb_per_s.map(|read| gb_per_s / read), "p50_ms": p50_ms, "p99_ms": p99_ms,
-            "device_ms": device_ms, "pool": pool,
         }))
     }
 
-    /// `all_right_tokens_per_s` is with every draft accepted: the limit for an n-gram draft.
+    /// Half of the rows are accepted.
     pub(super) fn verify_passes(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
-        let mut out = Vec::new();
-        let mut one = None;
+        let (mut out, mut one) = (Vec::new(), None);
         for rows in VERIFY_ROWS {
-            let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
-            let over_one = ms / *one.get_or_insert(ms);
-            let rate = rows as f64 / all_ms * 1e3;
-            out.push(json!({"rows": rows, "ms": ms, "over_one": over_one, "all_right_tokens_per_s": rate}));
+            let ms = self.verify(rows, rows.div_ceil(2))?;
+            out.push(json!({"rows": rows, "ms": ms, "over_one": ms / *one.get_or_insert(ms)}));
             self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
         }
         Ok(json!({"verify": out}))
@@ -107,10 +87,54 @@ impl<B: DraftOps> Bench<'_, B> {
         });
         self.head = Some(head);
         let ms = median(times?);
-        Ok(json!({
-            "draft_round_ms": ms, "draft_round_over_step": ms / step_ms,
-            "draft_round_tokens_per_s": ROUND_TOKENS / ms * 1e3,
-        }))
+        Ok(json!({"draft_round_ms": ms, "draft_round_over_step": ms / step_ms}))
+    }
+
+    /// Forks of the current state in shared passes of one row each, waiting for top logits as the engine does.
+    pub(super) fn sequences(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
+        let counts = &self.args.sequences;
+        let mut others = Vec::new();
+        for _ in 1..counts.iter().copied().max().unwrap_or(1) {
+            others.push(self.live.another(&mut self.b, &self.model).context("making a sequence")?);
+        }
+        let (mut out, mut one) = (Vec::new(), None);
+        for n in counts.iter().copied() {
+            let forks = others.get_mut(..n - 1).context("more sequences than were made")?;
+            self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
+            for fork in forks.iter_mut() {
+                self.live.copy_to(&mut self.b, fork).context("forking")?;
+            }
+            let vocab = self.model.spec().vocab as Token;
+            let mut tokens: Vec<Token> = (0..n as Token).map(|i| (17 + 31 * i) % vocab).collect();
+            let times = self.times(WARM_UP, self.decode, |bench| {
+                let best = bench.pass(forks, &tokens)?.into_iter().map(|row| row.ids.first().copied());
+                tokens = best.collect::<Option<_>>().context("no top logits")?;
+                Ok(())
+            })?;
+            let tokens_per_s = 1e3 * (n * times.len()) as f64 / times.iter().sum::<f64>();
+            let over_one = tokens_per_s / *one.get_or_insert(tokens_per_s / n as f64);
+            let ms = median(times);
+            out.push(json!({"sequences": n, "tokens_per_s": tokens_per_s, "over_one": over_one, "ms": ms}));
+        }
+        for other in others {
+            Live::release(&mut self.b, other);
+        }
+        Ok(json!({"sequences": out}))
+    }
+
+    fn pass(&mut self, others: &mut [Sequence<B>], tokens: &[Token]) -> anyhow::Result<Vec<TopLogits>> {
+        let mut rows = tokens.chunks(1);
+        let own = rows.next().context("a pass of no sequence")?;
+        let mut rest: Vec<(&mut Sequence<B>, &[Token])> = others.iter_mut().zip(rows).collect();
+        self.live.verify_alongside(&mut self.b, &self.model, own, &mut rest)?;
+        let found = self.live.top_logits(&mut self.b, tokens.len())?;
+        self.live.advance(&mut self.b, 1)?;
+        for other in others {
+            self.live.swap(&mut self.b, other)?;
+            self.live.advance(&mut self.b, 1)?;
+            self.live.swap(&mut self.b, other)?;
+        }
+        Ok(found)
     }
 }
 

@@ -1,14 +1,17 @@
-//! The model against itself: paths to the same logits that must agree.
+//! Paths to the same logits that must agree: the model against itself, and a device against the CPU.
 
 use std::borrow::Cow;
 
 use super::super::engine_client::{failed, greedy};
-use super::Subject;
-use super::numbers::{Distance, distance};
+use super::numbers::{Distance, Distances, distance};
+use super::{CONSISTENCY, Subject};
+use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
+use crate::core::spec::ModelSpec;
 use crate::engine::protocol::{SpecMode, Token};
 use crate::engine::speculate::{DecodeError, Decoder};
+use crate::model::Checkpoint;
 
 /// Tokens decoded one by one and compared with the prefill.
 const STEPS: usize = 64;
@@ -77,7 +80,7 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     Ok(all.map(|(what, greatest, budget)| Agreement { what: what.into(), greatest, budget }).into())
 }
 
-pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
+fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     rows.into_iter().fold(0.0, |most: f64, d| {
         if d.divergence.is_nan() {
@@ -123,4 +126,59 @@ fn write<B: DraftOps>(
         tokens.extend(&round.tokens);
     }
     Ok(tokens)
+}
+
+// The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the first
+// tokens of a text. A whole 9B model would take a CPU minutes and 20 GB. The later layers run the same operations, so an
+// error in an operation shows in the first layers that use it.
+
+/// Most parameters on the CPU, embedding and head included: 4 GB in bf16.
+const PARAMETERS: u64 = 2_000_000_000;
+/// Multiply-adds of its layers, in thousands of millions: half a minute on two cores.
+const WORK: u64 = 400;
+/// Fewest tokens: several blocks of the sparse layers and chunks of the lightning layers.
+const TOKENS: usize = 192;
+/// Mean divergence that bf16 on one side explains.
+const DIVERGENCE: f64 = 0.01;
+
+/// The first layers within [`PARAMETERS`]; at least one of each kind.
+pub(super) fn first_layers(mut checkpoint: Checkpoint) -> Checkpoint {
+    let spec = checkpoint.spec().clone();
+    let cut = |layers: usize| {
+        let mut cut = spec.clone();
+        cut.mixers.truncate(layers);
+        cut
+    };
+    let whole = spec.mixers.len();
+    let kinds = |s: &ModelSpec| spec.mixers.iter().all(|m| s.mixers.contains(m));
+    let fewest = (1..whole).find(|n| kinds(&cut(*n))).unwrap_or(whole);
+    let layers = (fewest..=whole).take_while(|n| *n == fewest || cut(*n).parameters() <= PARAMETERS).last();
+    *checkpoint.spec_mut() = cut(layers.unwrap_or(whole));
+    checkpoint
+}
+
+pub(super) fn tokens_on_cpu(spec: &ModelSpec) -> usize {
+    let most = WORK.saturating_mul(1_000_000_000) / spec.parameters().max(1);
+    usize::try_from(most).unwrap_or(usize::MAX).clamp(TOKENS, CONSISTENCY)
+}
+
+pub(super) fn against_cpu<A: Backend, B: Backend>(
+    oracle: &mut Subject<A>,
+    found: &mut Subject<B>,
+    text: &[Token],
+    slack: f64,
+) -> Result<Vec<Agreement>, Failure> {
+    // Rows at both ends and some between: logits of every row would take longer than the layers.
+    let rows: Vec<usize> = (0..text.len()).filter(|r| r % 16 == 0 || r + 16 >= text.len()).collect();
+    let (mut right, mut here) = (Vec::new(), Vec::new());
+    oracle.read(text, &rows, &mut |_, logits| right.push(logits.to_vec()))?;
+    found.read(text, &rows, &mut |_, logits| here.push(logits.to_vec()))?;
+    let rows: Vec<Distance> = right.iter().zip(&here).map(|(right, here)| distance(right, here)).collect();
+    let (layers, tokens) = (found.model.spec().mixers.len(), text.len());
+    let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}").into();
+    let mean = Distances::of(tokens, &rows).mean_kl;
+    Ok(vec![
+        Agreement { what: what("mean KLD"), greatest: mean, budget: DIVERGENCE },
+        Agreement { what: what("log-probability"), greatest: worst(rows), budget: slack },
+    ])
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::super::runtime_client::RuntimeClient;
 use super::super::scratch::write;
-use super::needles;
+use super::{Part, needles};
 use crate::cli::{Context, Exit, Failure};
 use crate::core::SplitMix64;
 use crate::core::transcript::{Passage, Role};
@@ -44,7 +44,7 @@ impl Counts {
     }
 }
 
-pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
+pub(super) fn measure(context: &Context, lengths: &[usize]) -> Result<Part, Failure> {
     let (client, _) = RuntimeClient::start(context, false)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
     let folder = tempfile::tempdir().map_err(|e| Failure::new(Exit::Disk, format!("a temporary folder: {e}")))?;
@@ -62,26 +62,15 @@ pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure>
         all.push(counts);
     }
     client.quit()?;
-    report(context, &all)
-}
-
-fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
-    let ok = all.iter().all(Counts::ok);
-    let as_json = || json!({ "ok": ok, "part": "looked", "budgets": BUDGETS, "lengths": all });
-    let as_text = || {
-        let mut out = format!("{} looked", if ok { "  ok" } else { "MISS" });
-        for c in all {
-            let [first, three, rests] = c.shares().map(|s| format!("{:.0}%", 100.0 * s));
-            out.push_str(&format!(
-                "\n     {} tokens: {} of {} answers right; of these the passage comes first in {first}, is among three in {three}, \
-                 and /why finds it in {rests}",
-                c.length, c.right, c.questions
-            ));
-        }
-        out
+    let row = |c: &Counts| {
+        let [first, three, rests] = c.shares().map(|s| format!("{:.0}%", 100.0 * s));
+        let right = format!("{} tokens: {} of {} answers right", c.length, c.right, c.questions);
+        format!(
+            "     {right}; of these the passage comes first in {first}, is among three in {three}, and /why finds it in {rests}"
+        )
     };
-    context.result(as_json, as_text)?;
-    Ok(if ok { Exit::Ok } else { Exit::Failure })
+    let data = json!({ "budgets": BUDGETS, "lengths": all });
+    Ok(Part { name: "looked", ok: Some(all.iter().all(Counts::ok)), rows: all.iter().map(row).collect(), data })
 }
 
 fn questions(

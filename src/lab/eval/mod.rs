@@ -3,8 +3,8 @@
 //! | part | question | file |
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
-//! | perplexity | what is its perplexity on a text (`--text`)? | `perplexity` |
-//! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency`, `oracle` |
+//! | perplexity | what is its perplexity on a text (`--text`)? | `reference` |
+//! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
@@ -17,8 +17,6 @@ mod consistency;
 mod looked;
 mod needles;
 mod numbers;
-mod oracle;
-mod perplexity;
 mod plot;
 mod reference;
 #[cfg(test)]
@@ -115,12 +113,12 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         context.print(reference::SCRIPT.trim_end())?;
         return Ok(Exit::Ok);
     }
-    if args.looked {
-        return looked::run(context, &args.lengths);
-    }
     args.plot.iter().try_for_each(|path| check_plot(path, skips(args, "needles")))?;
     let Chosen { name, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
+    if args.looked {
+        return report(context, &name, &[looked::measure(context, &args.lengths)?]);
+    }
     let (text, _) = open::text(&name)?;
     let checkpoint = open::checkpoint(context, &name)?;
     let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
@@ -134,22 +132,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => eval.judge(*cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
-    let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-    let word = |ok: Option<bool>| ok.map_or("-", |ok| if ok { "ok" } else { "MISS" });
-    let as_json = || {
-        let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
-        let parts: Value = parts.iter().map(part).collect();
-        json!({"model": checkpoint.name(), "ok": missed.is_empty(), "missed": missed, "parts": parts})
-    };
-    let as_text = || {
-        let mut out = checkpoint.name().to_owned();
-        for p in &parts {
-            out.push_str(&format!("\n{:>4} {}", word(p.ok), p.name));
-            p.rows.iter().for_each(|row| out.push_str(&format!("\n{row}")));
-        }
-        out
-    };
-    context.result(as_json, as_text)?;
+    let exit = report(context, checkpoint.name(), &parts)?;
     if let Some(path) = &args.plot {
         // Written after the report, so that a full disk does not lose it.
         let svg = parts.iter().find(|p| p.name == "needles").and_then(|p| p.data["svg"].as_str());
@@ -157,6 +140,27 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         let written = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
         written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
     }
+    Ok(exit)
+}
+
+/// Prints the parts; exit code 1 if one misses its budget.
+fn report(context: &Context, model: &str, parts: &[Part]) -> Result<Exit, Failure> {
+    let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
+    let word = |ok: Option<bool>| ok.map_or("-", |ok| if ok { "ok" } else { "MISS" });
+    let as_json = || {
+        let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
+        let parts: Value = parts.iter().map(part).collect();
+        json!({"model": model, "ok": missed.is_empty(), "missed": missed, "parts": parts})
+    };
+    let as_text = || {
+        let mut out = model.to_owned();
+        for p in parts {
+            out.push_str(&format!("\n{:>4} {}", word(p.ok), p.name));
+            p.rows.iter().for_each(|row| out.push_str(&format!("\n{row}")));
+        }
+        out
+    };
+    context.result(as_json, as_text)?;
     Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
 }
 
@@ -213,7 +217,7 @@ impl Eval<'_> {
         }
         if let Some((tokens, window, stride)) = &windows {
             context.note("perplexity");
-            let p = perplexity::measure(&mut subject, tokens, *window, *stride)?;
+            let p = reference::perplexity(&mut subject, tokens, *window, *stride)?;
             let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
             parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
         }
@@ -245,7 +249,7 @@ impl Eval<'_> {
         tokens.extend(self.text.tokenizer.encode_plain(&decoded.text)?);
         let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
         let stride = self.args.stride.unwrap_or((window / 2).max(1));
-        perplexity::check(window, stride)?;
+        reference::check_windows(window, stride)?;
         Ok((tokens, window, stride))
     }
 
@@ -272,14 +276,14 @@ impl Eval<'_> {
 
     fn first_layers<B: DraftOps>(&self, b: B) -> Result<(B, Vec<consistency::Agreement>), Failure> {
         self.context.note("the first layers against the CPU");
-        let mut layers = oracle::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
+        let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
         // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
         layers.set_prefill(Precision::Bf16);
-        let tokens = needles::prose(self.text, oracle::tokens(layers.spec()))?;
+        let tokens = needles::prose(self.text, consistency::tokens_on_cpu(layers.spec()))?;
         let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
         let mut device = Subject::open(b, &layers, tokens.len())?;
         let slack = slack(&device);
-        let agreements = oracle::measure(&mut cpu, &mut device, &tokens, slack)?;
+        let agreements = consistency::against_cpu(&mut cpu, &mut device, &tokens, slack)?;
         Ok((device.b, agreements))
     }
 }

@@ -64,18 +64,22 @@ fn errors_planted_in_the_arithmetic_are_reported() {
 
 #[test]
 fn a_device_is_held_against_the_first_layers_on_the_cpu() {
-    let layers = |name: &str| oracle::first_layers(Checkpoint::open(name).unwrap());
+    let layers = |name: &str| consistency::first_layers(Checkpoint::open(name).unwrap());
     // A large model gives both kinds of layers within a CPU's budget; a small one is whole.
     let (large, small) = (layers("synthetic:9b"), layers("demo"));
     let kinds: std::collections::HashSet<_> = large.spec().mixers.iter().map(|m| format!("{m:?}")).collect();
     assert!(kinds.len() == 2 && large.spec().parameters() <= 2_000_000_000, "{:?}", large.spec().mixers);
-    assert!((192..=256).contains(&oracle::tokens(large.spec())), "{}", oracle::tokens(large.spec()));
+    assert!(
+        (192..=256).contains(&consistency::tokens_on_cpu(large.spec())),
+        "{}",
+        consistency::tokens_on_cpu(large.spec())
+    );
     assert_eq!(small.spec().mixers, Checkpoint::open("demo").unwrap().spec().mixers);
-    assert_eq!(oracle::tokens(small.spec()), CONSISTENCY);
+    assert_eq!(consistency::tokens_on_cpu(small.spec()), CONSISTENCY);
     let tokens = needles::prose(&text(), 256).unwrap();
     let open = || Subject::open(Cpu::new(), &small, 256).unwrap();
     let agree = |found: &mut Subject<Cpu>| -> bool {
-        let list = oracle::measure(&mut open(), found, &tokens, 0.5).unwrap();
+        let list = consistency::against_cpu(&mut open(), found, &tokens, 0.5).unwrap();
         list.iter().all(consistency::Agreement::ok)
     };
     assert!(agree(&mut open()));
@@ -104,7 +108,7 @@ fn perplexity_is_that_of_the_reference() {
     let rows = logits.chunks_exact(vocab).zip(&ids[1..]);
     let loss = rows.map(|(row, next)| -numbers::log_prob(row, *next)).sum::<f64>() / (ids.len() - 1) as f64;
     let mut subject = Subject::open(Cpu::new(), &checkpoint, ids.len() + 64).unwrap();
-    let found = perplexity::measure(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
+    let found = reference::perplexity(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
     assert!((found.perplexity - loss.exp()).abs() < 1e-3 * loss.exp(), "{found:?}, the reference gives {}", loss.exp());
 }
 
@@ -161,14 +165,14 @@ fn a_reference_file_is_read_and_a_wrong_one_refused() {
 fn every_token_of_a_text_is_counted_once_in_any_windows() {
     let mut subject = subject(|_| ());
     let tokens = needles::prose(&text(), 600).unwrap();
-    let whole = perplexity::measure(&mut subject, &tokens, 600, 300).unwrap();
-    let cut = perplexity::measure(&mut subject, &tokens, 256, 128).unwrap();
+    let whole = reference::perplexity(&mut subject, &tokens, 600, 300).unwrap();
+    let cut = reference::perplexity(&mut subject, &tokens, 256, 128).unwrap();
     assert_eq!((whole.tokens, cut.tokens), (599, 599));
     assert!((whole.loss.exp() - whole.perplexity).abs() < 1e-9 && cut.perplexity.is_finite());
     // Fewer tokens before a token raise perplexity on the whole.
     assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
     for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
-        assert_eq!(perplexity::measure(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
+        assert_eq!(reference::perplexity(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
     }
 }
 

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::model::image_floats;
-use super::ops::Layer;
+use super::ops::lightning_spec;
 use super::{Golden, Kind, Outcome, Precision, Report, Result, max_error};
 use crate::backend::draft::DraftOps;
 use crate::backend::{BufKind, Form, Pass, WeightView};
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{Dtype, Token};
+use crate::lab::layer::{Lightning, numbers};
 use crate::model::draft::{DraftError, DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, ModelError, Tensors};
 
@@ -244,8 +244,8 @@ impl Case<'_> {
         self.check("", "prefill_stream", &streams)?;
         if self.golden.has("out.cache_k") {
             let [k, v] = b.read_window(head.window(), 0..rows)?;
-            self.check("", "cache_k", &image_floats(&k))?;
-            self.check("", "cache_v", &image_floats(&v))?;
+            self.check("", "cache_k", &numbers(&k))?;
+            self.check("", "cache_v", &numbers(&v))?;
         }
         self.check_chain("", &drafted)?;
 
@@ -279,10 +279,12 @@ impl Case<'_> {
         let (q, k, v) = (q?, k?, v?);
         let parts = q.chunks_exact(width).zip(k.chunks_exact(width)).zip(v.chunks_exact(width));
         let mixed: Vec<f32> = parts.flat_map(|((q, k), v)| [q, k, v].concat()).collect();
-        let mut layer = Layer::new(b, heads, head_dim, None)?;
-        layer.start(b, 0, Some(&self.golden.floats("in.S0")?))?;
-        let found = layer.pass(b, &mixed, pass)?;
-        self.compare("", "chain_o", &found)?;
+        let start = self.golden.floats("in.S0")?;
+        let mut layer = Lightning::new(b, lightning_spec(heads, head_dim, None), None, Some(&start))?;
+        layer.start(b, 0)?;
+        layer.write(b, &mixed)?;
+        layer.run(b, pass)?;
+        self.compare("", "chain_o", &b.read(&layer.o, rows)?)?;
         b.advance(pass, self.list("chain4_rows").len())?;
         let found = layer.end(b)?;
         self.compare("", "committed_chain4", &found)?;

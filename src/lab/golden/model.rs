@@ -9,7 +9,8 @@ use std::path::Path;
 
 use crate::backend::{Backend, GRID};
 use crate::core::spec::{DenseRule, Mixer, ScoreNorm};
-use crate::engine::protocol::{CheckpointImage, ImageTensor, Token};
+use crate::engine::protocol::{CheckpointImage, Token};
+use crate::lab::layer::numbers;
 
 use super::{Golden, Kind, Outcome, Precision, Report, Result};
 use crate::model::Seen;
@@ -25,10 +26,6 @@ const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
     ("logits_token_late_rows", "late_rows", DenseRule::Token, ScoreNorm::Level2),
     ("logits_lse_k1_late_rows", "late_rows", DenseRule::Call, ScoreNorm::Level1),
 ];
-
-pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
-    image.dtype.floats(&image.data).unwrap_or_default()
-}
 
 /// Greatest error of each layer's three sums: plain, of magnitudes, of squares. A layer that only one side has counts
 /// as a miss.
@@ -78,25 +75,18 @@ impl<B: Backend> Replay<'_, B> {
         &mut self,
         ids: &[Token],
         from: usize,
-        cut: usize,
         seen: &mut dyn FnMut(&mut B, usize, usize, Seen<'_, B>) -> crate::backend::Result<()>,
         wanted: &dyn Fn(usize) -> bool,
         logits: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
-        let middle = cut.clamp(from, ids.len());
-        for part in [from..middle, middle..ids.len()] {
-            let start = part.start;
-            let mut each = |row: usize, values: &[f32]| {
-                logits(start + row, values);
-                Ok(())
-            };
-            let mut watch = |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| {
-                seen(b, start + rows.start, rows.len(), what)
-            };
-            let wanted = |row: usize| wanted(start + row);
-            self.live.score_watched(self.b, &self.model, &ids[part], &wanted, &mut each, Some(&mut watch))?;
-        }
-        Ok(())
+        let mut each = |row: usize, values: &[f32]| {
+            logits(from + row, values);
+            Ok(())
+        };
+        let mut watch =
+            |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| seen(b, from + rows.start, rows.len(), what);
+        let wanted = |row: usize| wanted(from + row);
+        self.live.score_watched(self.b, &self.model, &ids[from..], &wanted, &mut each, Some(&mut watch))
     }
 
     /// One prefill, everything compared. Returns the state at the last grid point before rows begin to choose.
@@ -104,11 +94,8 @@ impl<B: Backend> Replay<'_, B> {
         let spec = self.model.spec().clone();
         let rows = self.golden.indices("rows")?;
         let every_row = self.golden.has("logits");
-        let samples = if self.golden.has("selected_rows_positions") {
-            self.golden.indices("selected_rows_positions")?
-        } else {
-            Vec::new()
-        };
+        let positions = "selected_rows_positions";
+        let samples = if self.golden.has(positions) { self.golden.indices(positions)? } else { Vec::new() };
         let checked = self.golden.has("checksums");
         self.live.sparse_spec_mut().dense_rule = spec.sparse.for_call(ids.len());
 
@@ -147,11 +134,8 @@ impl<B: Backend> Replay<'_, B> {
                     collect(format!("layer{layer}.attn_core_rows"), b.read(output, count)?)
                 }
                 Seen::Selection { layer, selection } => {
-                    chosen.borrow_mut().entry(layer).or_default().extend(b.read_selection(
-                        selection,
-                        &sparse_spec,
-                        count,
-                    )?);
+                    let blocks = b.read_selection(selection, &sparse_spec, count)?;
+                    chosen.borrow_mut().entry(layer).or_default().extend(blocks);
                 }
                 Seen::Between { .. } | Seen::Middle { .. } => {}
             }
@@ -166,29 +150,23 @@ impl<B: Backend> Replay<'_, B> {
             }
         };
         let wanted = |row: usize| every_row || checked || rows.contains(&row);
-        self.read(&ids[..cut], 0, cut, &mut seen, &wanted, &mut take)?;
+        self.read(&ids[..cut], 0, &mut seen, &wanted, &mut take)?;
         let middle = self.live.export_end(self.b)?;
-        self.read(ids, cut, cut, &mut seen, &wanted, &mut take)?;
+        self.read(ids, cut, &mut seen, &wanted, &mut take)?;
 
         let (collected, chosen, name) = (collected.into_inner(), chosen.into_inner(), self.name);
         let logits_name = if every_row { "logits" } else { "logits_rows" };
         report.compare(name, logits_name, Kind::Rows, &all_logits, &self.golden.floats(logits_name)?);
+        let found = |key: &str| collected.get(key).map(Vec::as_slice).unwrap_or_default();
         let hidden_golden = self.golden.floats("hidden_rows")?;
         let per_layer = rows.len() * spec.hidden;
         for (i, golden) in hidden_golden.chunks_exact(per_layer).enumerate() {
-            let found = collected.get(&format!("hidden.{i}")).map(Vec::as_slice).unwrap_or_default();
-            report.compare(name, &format!("hidden_rows[{i}]"), Kind::Rows, found, golden);
+            report.compare(name, &format!("hidden_rows[{i}]"), Kind::Rows, found(&format!("hidden.{i}")), golden);
         }
         for (layer, mixer) in spec.mixers.iter().enumerate() {
             let key = format!("layer{layer}.attn_core_rows");
             let kind = if *mixer == Mixer::Lightning { Kind::State } else { Kind::Attention };
-            report.compare(
-                name,
-                &key,
-                kind,
-                collected.get(&key).map(Vec::as_slice).unwrap_or_default(),
-                &self.golden.floats(&key)?,
-            );
+            report.compare(name, &key, kind, found(&key), &self.golden.floats(&key)?);
         }
         if checked && report.precision == Precision::Single {
             for (i, error) in checksum_errors(&sums.into_inner(), &self.golden.floats("checksums")?) {
@@ -218,7 +196,7 @@ impl<B: Backend> Replay<'_, B> {
             };
             let key = format!("layer{layer}.cache_{part}_tail");
             if self.golden.has(&key) {
-                let (found, golden) = (image_floats(&image), self.golden.floats(&key)?);
+                let (found, golden) = (numbers(&image), self.golden.floats(&key)?);
                 report.compare(name, &key, Kind::Rows, &found[found.len().saturating_sub(golden.len())..], &golden);
             }
         }
@@ -229,7 +207,7 @@ impl<B: Backend> Replay<'_, B> {
         for image in self.live.export_end(self.b)?.tensors {
             let key = format!("layer{}.{suffix}", image.name.trim_start_matches("state."));
             if self.golden.has(&key) {
-                report.compare(self.name, &key, Kind::State, &image_floats(&image), &self.golden.floats(&key)?);
+                report.compare(self.name, &key, Kind::State, &numbers(&image), &self.golden.floats(&key)?);
             }
         }
         Ok(())
@@ -290,7 +268,7 @@ impl<B: Backend> Replay<'_, B> {
             self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(ids.len());
             self.live.sparse_spec_mut().score_norm = norm;
             for end in [fork, ids.len()] {
-                self.read(&ids[..end], at, at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
+                self.read(&ids[..end], at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
                     found.extend_from_slice(l)
                 })?;
                 at = end;
@@ -320,9 +298,7 @@ impl<B: Backend> Replay<'_, B> {
         self.live.sparse_spec_mut().dense_rule = DenseRule::Call;
         self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(PREFILL);
         let mut found = Vec::new();
-        self.read(&ids[..PREFILL], 0, PREFILL, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| {
-            found.extend_from_slice(l)
-        })?;
+        self.read(&ids[..PREFILL], 0, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| found.extend_from_slice(l))?;
         self.live.sparse_spec_mut().dense_rule = DenseRule::Token;
         for id in &ids[PREFILL..length] {
             let logits = self.step(*id)?;

@@ -7,12 +7,10 @@ use std::path::Path;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
 use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
-use crate::engine::protocol::{Dtype, ImageTensor};
+use crate::engine::protocol::Dtype;
+use crate::lab::layer::{EPS, Lightning, bytes, numbers};
 
-use super::model::image_floats;
 use super::{Golden, Kind, Report, Result};
-
-const EPS: f32 = 1e-6;
 
 /// Operation, its cases (the rotations' with their bases), and what replays one.
 type Replay<B> = fn(&Golden, &str, &mut B, &mut Report) -> Result<()>;
@@ -37,7 +35,7 @@ pub(super) fn replay<B: Backend>(dir: &Path, b: &mut B, report: &mut Report) -> 
     Ok(())
 }
 
-fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> LightningSpec {
+pub(super) fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> LightningSpec {
     LightningSpec {
         heads,
         kv_heads: heads,
@@ -50,56 +48,10 @@ fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Lig
     }
 }
 
-pub(super) struct Layer<B: Backend> {
-    spec: LightningSpec,
-    width: usize,
-    x: B::Buf,
-    o: B::Buf,
-    state: B::Recurrent,
-}
-
-impl<B: Backend> Layer<B> {
-    pub(super) fn new(b: &mut B, heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Result<Layer<B>> {
-        let spec = lightning_spec(heads, head_dim, rope_theta);
-        let width = spec.projection_width();
-        let (x, o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * head_dim, BufKind::Wide)?);
-        Ok(Layer { state: b.recurrent(&spec)?, spec, width, x, o })
-    }
-
-    pub(super) fn start(&mut self, b: &mut B, position: usize, state: Option<&[f32]>) -> Result<()> {
-        let image = state.map(|values| ImageTensor {
-            name: "state".into(),
-            dtype: Dtype::F32,
-            shape: vec![self.spec.heads, self.spec.head_dim, self.spec.head_dim],
-            data: bytes(values).into(),
-        });
-        b.seek(position)?;
-        Ok(b.write_state(&mut self.state, image.as_ref())?)
-    }
-
-    /// The outputs of a pass, of which no row is accepted yet.
-    pub(super) fn pass(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<Vec<f32>> {
-        b.set_tokens(&vec![0; pass.rows()])?;
-        b.write(&mut self.x, rows)?;
-        b.lightning(&mut self.o, &self.x, None, None, &mut [&mut self.state], &self.spec, EPS, pass)?;
-        Ok(b.read(&self.o, pass.rows())?)
-    }
-
-    fn run(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<Vec<f32>> {
-        let outputs = self.pass(b, rows, pass)?;
-        b.advance(pass, pass.rows())?;
-        Ok(outputs)
-    }
-
-    pub(super) fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
-        b.fold(&mut self.state, &self.spec)?;
-        b.folded();
-        Ok(image_floats(&b.read_state(&self.state)?))
-    }
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+fn run<B: Backend>(b: &mut B, layer: &mut Lightning<B>, rows: &[f32], pass: Pass) -> Result<()> {
+    layer.write(b, rows)?;
+    layer.run(b, pass)?;
+    Ok(b.advance(pass, pass.rows())?)
 }
 
 /// A state of ones after one token with a zero key is the decay itself.
@@ -109,9 +61,11 @@ fn decay_slopes<B: Backend>(golden: &Golden, _case: &str, b: &mut B, report: &mu
         if !golden.has(&name) {
             continue;
         }
-        let mut layer = Layer::new(b, heads, 128, None)?;
-        layer.start(b, 0, Some(&vec![1.0; heads * 128 * 128]))?;
-        layer.run(b, &vec![0.0; layer.width], Pass::Verify { rows: 1 })?;
+        let ones = vec![1.0; heads * 128 * 128];
+        let mut layer = Lightning::new(b, lightning_spec(heads, 128, None), None, Some(&ones))?;
+        layer.start(b, 0)?;
+        let row = vec![0.0; layer.width];
+        run(b, &mut layer, &row, Pass::Verify { rows: 1 })?;
         let found: Vec<f32> = layer.end(b)?.chunks_exact(128 * 128).map(|s| s[0]).collect();
         let expected: Vec<f32> = golden.floats(&name)?.iter().map(|m| (-f64::from(*m)).exp() as f32).collect();
         report.compare("ops/decay_slopes", &name, Kind::Keys, &found, &expected);
@@ -124,14 +78,14 @@ fn rope<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Report)
     let theta = if case == "d64" { 5_000.0 } else { 10_000.0 };
     let [rows, heads, d] = golden.dims::<3>(&format!("{case}.x"))?;
     let (x_values, positions) = (golden.floats(&format!("{case}.x"))?, golden.indices(&format!("{case}.positions"))?);
-    let mut layer = Layer::new(b, heads, d, Some(theta))?;
+    let mut layer = Lightning::new(b, lightning_spec(heads, d, Some(theta)), None, None)?;
     let mut found: Vec<f32> = Vec::with_capacity(rows * heads * d);
     for (position, keys) in positions.iter().zip(x_values.chunks_exact(heads * d)) {
         let mut row = vec![0.0; layer.width];
         row[heads * d..2 * heads * d].copy_from_slice(keys);
         row[2 * heads * d..].iter_mut().step_by(d).for_each(|v| *v = 1.0);
-        layer.start(b, *position, None)?;
-        layer.run(b, &row, Pass::Verify { rows: 1 })?;
+        layer.start(b, *position)?;
+        run(b, &mut layer, &row, Pass::Verify { rows: 1 })?;
         found.extend(layer.end(b)?.iter().step_by(d));
     }
     let mut expected = golden.floats(&format!("{case}.y"))?;
@@ -194,15 +148,16 @@ fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Re
     }
     let mut start = vec![0.0; heads * d * d];
     start[skipped * d..].copy_from_slice(&golden.floats(&name("S0"))?);
-    let mut layer = Layer::new(b, heads, d, None)?;
+    let mut layer = Lightning::new(b, lightning_spec(heads, d, None), None, Some(&start))?;
     let forms = [("recurrent", MAX_VERIFY_ROWS - 1), ("chunk", b.prefill_rows().min(2 * GRID))];
     for (form, most) in forms {
-        layer.start(b, 0, Some(&start))?;
+        layer.start(b, 0)?;
         let mut found = Vec::with_capacity(rows * h * d);
         for part in values.chunks(most * layer.width) {
             let n = part.len() / layer.width;
             let pass = if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } };
-            let out = layer.run(b, part, pass)?;
+            run(b, &mut layer, part, pass)?;
+            let out = b.read(&layer.o, n)?;
             out.chunks_exact(heads * d).for_each(|row| found.extend_from_slice(&row[skipped..]));
         }
         let (fixture, after) = (format!("ops/lightning {case}"), layer.end(b)?);
@@ -304,7 +259,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
             continue;
         };
         let expected = golden.floats(&golden_name)?;
-        let stored = image_floats(&image);
+        let stored = numbers(&image);
         report.compare(&fixture, &image.name, Kind::Keys, stored.get(..expected.len()).unwrap_or(&stored), &expected);
     }
     Ok(())

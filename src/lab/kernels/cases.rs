@@ -5,9 +5,8 @@
 //! Inputs are rounded to bf16, the device's storage, so both start from the same numbers. Outputs are set to NaN
 //! before every run: an unwritten element shows.
 //!
-//! This file has what all cases share. Operations are in `rows`, `layers` and `draft`.
+//! This file has what all cases share. Operations are in `rows` and `layers`.
 
-mod draft;
 mod layers;
 mod rows;
 
@@ -19,10 +18,11 @@ use rayon::prelude::*;
 use crate::backend::forms::Packed;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
-use crate::engine::protocol::{Dtype, ImageTensor, Token};
+use crate::engine::protocol::{Dtype, Token};
+use crate::lab::layer::bytes;
 
-pub use draft::draft;
-pub use layers::{Lightning, Sparse, SparseCase, SparseRun, lightning, lightning_spec, sparse_spec};
+pub use crate::lab::layer::{EPS, numbers};
+pub use layers::{Sparse, SparseCase, SparseRun, draft, lightning, lightning_layer, lightning_spec, sparse_spec};
 pub use rows::{
     embed, gate_output, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear, norm_linear_mixed,
     top_logits,
@@ -59,7 +59,6 @@ pub struct Sizes {
 /// A prepared operation: one call runs it and returns its outputs.
 pub type Run<B> = Box<dyn FnMut(&mut B, Mode) -> Result<Vec<f32>>>;
 
-pub const EPS: f32 = 1e-6;
 pub const HEAD: usize = 128;
 
 /// `n` random values of deviation `std`, exact in bf16.
@@ -73,19 +72,6 @@ pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
 
 pub fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
     (0..n as u64).map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32).collect()
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-/// A tensor in f32 for a cache, a state or a window.
-fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    ImageTensor { name: name.to_owned(), dtype: Dtype::F32, shape, data: bytes(values).into() }
-}
-
-pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
-    tensor.dtype.floats(&tensor.data).unwrap_or_default()
 }
 
 fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {

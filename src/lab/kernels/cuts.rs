@@ -1,7 +1,7 @@
 //! The same rows cut into different passes: outputs, states, caches and attention mass must keep every bit, and
 //! refused rows must leave no trace. Resumption and lossless speculation depend on it.
 
-use super::cases::{Lightning, Sizes, Sparse, numbers, values};
+use super::cases::{Sizes, Sparse, lightning_layer, numbers, values};
 use super::checks::{Checks, Outcome, same_bits};
 use crate::backend::{Backend, MassOf, Pass, Result};
 
@@ -75,7 +75,7 @@ pub fn layers<B: Backend>(checks: &mut Checks, b: &mut B, sizes: Sizes) {
 
 /// Outputs of the accepted rows, then the state.
 fn lightning<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) -> Result<Vec<f32>> {
-    let mut layer = Lightning::new(b, sizes, 41)?;
+    let mut layer = lightning_layer(b, sizes, 41)?;
     let input = values(42, READ.max(VERIFIED) * layer.width, 1.0);
     layer.start(b, position)?;
     let mut out = Vec::new();

@@ -6,9 +6,7 @@ use half::bf16;
 
 use super::cases::{self, Case, Mode, Sizes};
 use super::checks::{Checks, Outcome, same_bits};
-use super::table::{
-    GATE_OUTPUT_NORMED, GATE_OUTPUT_PLAIN, LINEAR_ADD, MLP, NORM_GATE_UP, NORM_LINEAR, Operation, Pair,
-};
+use super::table::{Group, NORM_LINEAR, Pair, operations_of};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, fp8};
@@ -17,17 +15,6 @@ use crate::backend::{Form, GRID, Pass, fp8};
 const WIDTHS: [usize; 3] = [1024, 64, 16_384 + 4096 + 64];
 /// Forms to narrow from: directly, and widened first.
 const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];
-const COMPARED: [Operation; 6] = [
-    NORM_LINEAR,
-    NORM_GATE_UP,
-    LINEAR_ADD,
-    // Two products in sequence: a value that rounds differently in bf16 may narrow to the next e4m3.
-    MLP.within(1.2e-2),
-    GATE_OUTPUT_NORMED,
-    GATE_OUTPUT_PLAIN,
-];
-const CUT: [Operation; 4] = [NORM_GATE_UP, LINEAR_ADD, NORM_LINEAR, MLP];
-
 pub(super) fn products(checks: &mut Checks, pair: &mut Pair, sizes: Sizes, prefill: &[usize]) {
     for n in WIDTHS {
         checks.add(format!("rows of {n} in e4m3 are those of the definition"), || rows_of(pair.dev, n));
@@ -50,7 +37,8 @@ pub(super) fn products(checks: &mut Checks, pair: &mut Pair, sizes: Sizes, prefi
         for (read, pass) in cases.chain([(fp8::PLAIN_ROWS - GRID, Pass::Prefill { rows: 2 * GRID + 1 })]) {
             at(pair, read);
             let case = Case { pass, position: read, seed: 53 };
-            COMPARED.iter().for_each(|op| op.check(checks, pair, sizes, case, &format!(" in fp8, {}", form.name())));
+            let about = format!(" in fp8, {}", form.name());
+            operations_of(Group::Fp8).for_each(|op| op.check(checks, pair, sizes, case, &about));
         }
     }
     at(pair, fp8::PLAIN_ROWS);
@@ -131,7 +119,7 @@ fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
 fn cuts(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
     let most = dev.prefill_rows().min(1000);
     let case = |rows| Case { pass: Pass::Prefill { rows }, position: 0, seed: 59 };
-    for op in CUT {
+    for op in operations_of(Group::Fp8Cuts) {
         let all = op.eager(dev, sizes, case(most))?;
         for rows in [1, GRID, GRID + 1, 3 * GRID].into_iter().filter(|rows| *rows < most) {
             let few = op.eager(dev, sizes, case(rows))?;
@@ -159,7 +147,7 @@ fn first_rows(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
 /// From a text's second pass on the device keeps weights in e4m3 if it has room, and takes another path for MLPs.
 fn kept(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
     let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 67 };
-    for op in CUT {
+    for op in operations_of(Group::Fp8Cuts) {
         let mut run = (op.device)(dev, sizes, case)?;
         let mut read = |dev: &mut Cuda, read: usize| {
             dev.segment_at(read);

@@ -5,8 +5,8 @@ use anyhow::{bail, ensure};
 use super::cases::{self, Case, Mode, Sizes, SparseCase};
 use super::checks::{Checks, Extent, Outcome, relative, same_bits};
 use super::table::{
-    ATTENTION, BF16, DRAFT, DRAFT_NORMED, EMBED, EXACT, GATE_OUTPUT_NORMED, GATE_OUTPUT_PLAIN, HEAD, KEEP_AUX_HIDDEN,
-    LIGHTNING, LINEAR_ADD, NORM_GATE_UP, NORM_LINEAR, NORM_LINEAR_MIXED, Operation, Pair, TOP_LOGITS, modes, name,
+    ATTENTION, BF16, DRAFT, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, LIGHTNING, NORM_LINEAR, Pair, TOP_LOGITS,
+    modes, name, operations_of,
 };
 use super::{cuts, fp8, ready, reference};
 use crate::backend::cpu::Cpu;
@@ -14,28 +14,6 @@ use crate::backend::cuda::Cuda;
 use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::{Form, Pass};
 
-const EVERY_PASS: [Operation; 9] = [
-    EMBED,
-    NORM_LINEAR,
-    NORM_GATE_UP,
-    LINEAR_ADD,
-    GATE_OUTPUT_NORMED,
-    GATE_OUTPUT_PLAIN,
-    KEEP_AUX_HIDDEN,
-    HEAD,
-    DRAFT_NORMED,
-];
-const PACKED: [Operation; 9] = [
-    EMBED,
-    NORM_LINEAR,
-    NORM_LINEAR_MIXED,
-    NORM_GATE_UP,
-    LINEAR_ADD,
-    GATE_OUTPUT_NORMED,
-    GATE_OUTPUT_PLAIN,
-    HEAD,
-    DRAFT,
-];
 const PACKED_FORMS: [Form; 8] = [
     Form::Int8,
     Form::Int6,
@@ -67,7 +45,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     let pair = &mut Pair { cpu, dev };
     for pass in cases::passes(verify, prefill) {
         let case = Case { pass, position: 0, seed: 11 };
-        EVERY_PASS.iter().for_each(|op| op.check(checks, pair, sizes, case, ""));
+        operations_of(Group::Passes).for_each(|op| op.check(checks, pair, sizes, case, ""));
         if let Pass::Verify { .. } = pass {
             TOP_LOGITS.check(checks, pair, sizes, case, "");
         }
@@ -102,7 +80,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         let about = format!(" {} ({})", form.name(), form.row().map_or(0, |row| row.unit_bytes));
         for pass in cases::passes(verify, prefill) {
             let case = Case { pass, position: 0, seed: 41 };
-            PACKED.iter().for_each(|op| op.check(checks, pair, sizes, case, &about));
+            operations_of(Group::Packed).for_each(|op| op.check(checks, pair, sizes, case, &about));
         }
         rows_together(checks, pair.dev, sizes);
     }
@@ -114,7 +92,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
 /// The rows of one pass of 16 against the same rows in shorter passes, and against rows prepared ahead of time.
 fn rows_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     let form = sizes.form.name();
-    for op in [NORM_LINEAR, NORM_GATE_UP, LINEAR_ADD, GATE_OUTPUT_NORMED, HEAD] {
+    for op in operations_of(Group::Alone) {
         let name = format!("{} {form}: a row alone has the bits it has among 16", op.name);
         checks.add(name, || op.rows_alone(dev, sizes, 31, 16, &[1, 2, 3, 8, 9]));
     }

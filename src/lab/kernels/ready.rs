@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anyhow::ensure;
 
-use super::cases::{EPS, Lightning, Sizes, Sparse, matrix, norm, tokens, values};
+use super::cases::{EPS, Sizes, Sparse, lightning_layer, matrix, norm, tokens, values};
 use super::checks::{Checks, Outcome, same_bits};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
@@ -107,7 +107,7 @@ fn linear_add<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> 
 }
 
 fn lightning<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
-    let mut layer = Lightning::new(b, s, 8)?;
+    let mut layer = lightning_layer(b, s, 8)?;
     let (wide, columns) = (layer.spec.heads * layer.spec.head_dim, layer.spec.gate_columns());
     let n = norm(b, 8, wide)?;
     layer.start(b, POSITION)?;

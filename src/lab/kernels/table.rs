@@ -16,6 +16,8 @@ pub(super) const BF16: f64 = 6e-3;
 pub(super) const EXACT: f64 = 1e-6;
 /// Outputs of a recurrence over bf16 q, k, v.
 const RECURRENT: f64 = 1.2e-2;
+/// Two products in sequence in fp8: a value that rounds differently in bf16 may narrow to the next e4m3.
+const FP8_TWICE: f64 = 1.2e-2;
 /// Softmax over bf16 keys with bf16 weights.
 pub(super) const ATTENTION: f64 = 1.2e-2;
 
@@ -26,42 +28,61 @@ pub(super) struct Pair<'a> {
 
 type Make<B> = fn(&mut B, Sizes, Case) -> Result<Run<B>>;
 
-#[derive(Clone, Copy)]
+/// Checks that several operations have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    /// Verify and prefill passes of all sizes.
+    Passes,
+    /// The same with packed weights.
+    Packed,
+    /// Prefill in fp8.
+    Fp8,
+    /// Prefill in fp8, cut into different passes.
+    Fp8Cuts,
+    /// Rows of a verify pass alone and among others.
+    Alone,
+}
+
 pub(super) struct Operation {
     pub(super) name: &'static str,
     pub(super) device: Make<Cuda>,
     oracle: Make<Cpu>,
     budget: f64,
+    groups: &'static [Group],
+}
+
+pub(super) fn operations_of(group: Group) -> impl Iterator<Item = &'static Operation> {
+    OPERATIONS.iter().filter(move |op| op.groups.contains(&group))
 }
 
 macro_rules! operations {
-    ($($id:ident $name:literal $make:expr, $budget:ident;)+) => {$(
-        pub(super) const $id: Operation = Operation { name: $name, device: $make, oracle: $make, budget: $budget };
-    )+};
+    ($($id:ident $name:literal $make:expr, $budget:ident, [$($group:ident),*];)+) => {
+        $(pub(super) const $id: Operation =
+            Operation { name: $name, device: $make, oracle: $make, budget: $budget, groups: &[$(Group::$group),*] };)+
+        const OPERATIONS: &[Operation] = &[$($id),+];
+    };
 }
 
 operations! {
-    EMBED "embed" cases::embed, EXACT;
-    NORM_LINEAR "norm_linear" cases::norm_linear, BF16;
-    NORM_LINEAR_MIXED "norm_linear (mixed)" cases::norm_linear_mixed, BF16;
-    NORM_GATE_UP "norm_gate_up" cases::norm_gate_up, BF16;
-    LINEAR_ADD "linear_add" cases::linear_add, BF16;
-    MLP "mlp" cases::mlp, BF16;
-    GATE_OUTPUT_NORMED "gate_output (normed)" |b, s, case| cases::gate_output(b, s, case, true), BF16;
-    GATE_OUTPUT_PLAIN "gate_output (plain)" |b, s, case| cases::gate_output(b, s, case, false), BF16;
-    KEEP_AUX_HIDDEN "keep_aux_hidden" cases::keep_aux_hidden, EXACT;
-    HEAD "head" cases::head, BF16;
-    TOP_LOGITS "top_logits" cases::top_logits, EXACT;
-    LIGHTNING "lightning" cases::lightning, RECURRENT;
-    DRAFT "draft" |b, s, case| cases::draft(b, s, case, 0), ATTENTION;
-    DRAFT_NORMED "draft (normed)" |b, s, case| cases::draft(b, s, case, 1), ATTENTION;
+    EMBED "embed" cases::embed, EXACT, [Passes, Packed];
+    NORM_LINEAR "norm_linear" cases::norm_linear, BF16, [Passes, Packed, Fp8, Fp8Cuts, Alone];
+    NORM_LINEAR_MIXED "norm_linear (mixed)" cases::norm_linear_mixed, BF16, [Packed];
+    NORM_GATE_UP "norm_gate_up" cases::norm_gate_up, BF16, [Passes, Packed, Fp8, Fp8Cuts, Alone];
+    LINEAR_ADD "linear_add" cases::linear_add, BF16, [Passes, Packed, Fp8, Fp8Cuts, Alone];
+    MLP "mlp" cases::mlp, FP8_TWICE, [Fp8, Fp8Cuts];
+    GATE_OUTPUT_NORMED "gate_output (normed)" |b, s, case| cases::gate_output(b, s, case, true), BF16,
+        [Passes, Packed, Fp8, Alone];
+    GATE_OUTPUT_PLAIN "gate_output (plain)" |b, s, case| cases::gate_output(b, s, case, false), BF16,
+        [Passes, Packed, Fp8];
+    KEEP_AUX_HIDDEN "keep_aux_hidden" cases::keep_aux_hidden, EXACT, [Passes];
+    HEAD "head" cases::head, BF16, [Passes, Packed, Alone];
+    TOP_LOGITS "top_logits" cases::top_logits, EXACT, [];
+    LIGHTNING "lightning" cases::lightning, RECURRENT, [];
+    DRAFT "draft" |b, s, case| cases::draft(b, s, case, 0), ATTENTION, [Packed];
+    DRAFT_NORMED "draft (normed)" |b, s, case| cases::draft(b, s, case, 1), ATTENTION, [Passes];
 }
 
 impl Operation {
-    pub(super) const fn within(self, budget: f64) -> Operation {
-        Operation { budget, ..self }
-    }
-
     pub(super) fn eager(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> Result<Vec<f32>> {
         (self.device)(dev, sizes, case)?(dev, Mode::Eager)
     }

@@ -1,20 +1,21 @@
 //! The engine alone with the work that clients gave a server.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Figures, Load, WARM_UPS};
+use super::{Answer, Answered, Load, WARM_UPS};
 use crate::cli::{Context, Failure};
 use crate::engine::protocol::{EngineEvent, Generate, JobDone, SequenceId, Token};
 use crate::lab::engine_client::EngineClient;
-use crate::text::{Before, Halt, TextModel};
+use crate::text::{Before, TextModel};
 
-struct Conversation {
+/// A question that the engine answers.
+struct Open {
     sequence: SequenceId,
     job: u64,
+    number: u64,
     sent: Instant,
-    first_token: Option<Instant>,
+    first_token: Option<Duration>,
     generated: Vec<Token>,
-    answered: u64,
 }
 
 struct Bench<'a> {
@@ -23,13 +24,13 @@ struct Bench<'a> {
     generate: Generate,
 }
 
-/// Figures of each load without and with export of the state after each answer, and the name of the device.
+/// The answers to each load without and with export of the state after each answer, and the name of the device.
 pub(super) fn measure(
     context: &Context,
     text: &TextModel,
     generate: Generate,
     loads: &[Load],
-) -> Result<(Vec<[Figures; 2]>, String), Failure> {
+) -> Result<(Vec<[Answered; 2]>, String), Failure> {
     let mut bench = Bench { client: EngineClient::start(context)?, text, generate };
     let device = bench.client.info.device.clone();
     let mut measured = Vec::new();
@@ -44,79 +45,67 @@ pub(super) fn measure(
 }
 
 impl Bench<'_> {
-    fn run(&mut self, load: Load, export: bool) -> Result<Figures, Failure> {
+    fn run(&mut self, load: Load, export: bool) -> Result<Answered, Failure> {
         let mut prompts = Vec::new();
         for client in 0..load.clients {
             let sequence = SequenceId(client as u32);
             let id = self.client.restore(sequence, 0, Vec::new(), None, Vec::new())?;
-            self.client.restored(id)?;
+            self.client.all(&[id])?;
             prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(self.text, client)?)?));
         }
-        let (mut figures, mut waited) = (Figures::default(), 0.0);
-        let begun = Instant::now();
-        let mut open = Vec::new();
+        let (begun, mut open, mut answers) = (Instant::now(), Vec::new(), Vec::new());
         for (sequence, prompt) in prompts {
-            open.push(self.ask(sequence, 0, prompt, load, export)?);
+            open.push(self.ask(sequence, 1, prompt, load, export)?);
         }
         while !open.is_empty() {
             match self.client.next()? {
                 EngineEvent::Tokens { id, tokens, .. } => {
-                    if let Some(conversation) = open.iter_mut().find(|open| open.job == id) {
-                        conversation.first_token.get_or_insert_with(Instant::now);
-                        conversation.generated.extend(tokens);
+                    if let Some(question) = open.iter_mut().find(|open| open.job == id) {
+                        question.first_token.get_or_insert_with(|| question.sent.elapsed());
+                        question.generated.extend(tokens);
                     }
                 }
                 EngineEvent::Done { id, done } => {
                     let Some(at) = open.iter().position(|open| open.job == id) else { continue };
                     let ended = open.swap_remove(at);
-                    waited += ended.first_token.map_or(0.0, |at| at.duration_since(ended.sent).as_secs_f64());
-                    figures.add(&ended, &done);
-                    if ended.answered + 1 < load.questions {
+                    answers.push(Answer {
+                        read: done.prompt_in_state,
+                        cached: 0,
+                        written: ended.generated.len() as u64,
+                        first_token: ended.first_token.unwrap_or_default(),
+                    });
+                    if ended.number < load.questions {
                         let prompt = self.next_prompt(&ended, &done)?;
-                        open.push(self.ask(ended.sequence, ended.answered + 1, prompt, load, export)?);
+                        open.push(self.ask(ended.sequence, ended.number + 1, prompt, load, export)?);
                     }
                 }
                 _ => {}
             }
         }
-        figures.seconds = begun.elapsed().as_secs_f64();
-        figures.tokens_per_s = figures.written as f64 / figures.seconds.max(1e-9);
-        figures.first_token_ms = waited * 1e3 / figures.answers.max(1) as f64;
-        Ok(figures)
+        Ok(Answered(answers, begun.elapsed().as_secs_f64()))
     }
 
     fn ask(
         &mut self,
         sequence: SequenceId,
-        answered: u64,
+        number: u64,
         prompt: Vec<Token>,
         load: Load,
         export: bool,
-    ) -> Result<Conversation, Failure> {
+    ) -> Result<Open, Failure> {
         let generate = Generate { max_tokens: load.tokens, ..self.generate.clone() };
         let sent = Instant::now();
         let (job, _) = self.client.run(sequence, prompt, Some(generate), export)?;
-        Ok(Conversation { sequence, job, sent, first_token: None, generated: Vec::new(), answered })
+        Ok(Open { sequence, job, number, sent, first_token: None, generated: Vec::new() })
     }
 
     /// The tokens after an answer that the state lacks: the last drawn token, and the next question.
-    fn next_prompt(&self, ended: &Conversation, done: &JobDone) -> Result<Vec<Token>, Failure> {
+    fn next_prompt(&self, ended: &Open, done: &JobDone) -> Result<Vec<Token>, Failure> {
         let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
         let mut prompt = ended.generated.get(read..).unwrap_or_default().to_vec();
         let tokenizer = &self.text.tokenizer;
         let before = tokenizer.before_next(&ended.generated, Before::Edge);
-        let halt = Halt { stop: &|| false, most: usize::MAX };
-        prompt.extend(tokenizer.encode_after_until(&Load::question(ended.answered + 1), before, &halt)?);
+        prompt.extend(tokenizer.encode_after(&Load::question(ended.number), before)?);
         Ok(prompt)
-    }
-}
-
-impl Figures {
-    fn add(&mut self, ended: &Conversation, done: &JobDone) {
-        self.answers += 1;
-        self.read += done.prompt_in_state;
-        self.written += ended.generated.len() as u64;
-        self.drafted += done.stats.spec.drafted;
-        self.accepted += done.stats.spec.accepted;
     }
 }

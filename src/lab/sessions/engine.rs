@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::engine_client::{EngineClient, PATIENCE, failed, greedy};
+use super::super::engine_client::{EngineClient, Events, PATIENCE, failed, greedy};
 use super::super::report::{Samples, ms, quantiles};
 use super::super::scratch::{SAVING, message};
 use super::REPEATS;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::transcript::Role;
-use crate::engine::protocol::{Constraint, EngineEvent, ImageTensor, MAIN, RowSource, SpecMode, StateImage, Token};
+use crate::engine::protocol::{Constraint, ImageTensor, MAIN, RowSource, SpecMode, StateImage, Token};
 use crate::store::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
 };
@@ -78,7 +78,7 @@ impl Session<'_> {
         let history: Vec<Token> = segments.flat_map(|s| s.prompt.iter().chain(&s.completion)).copied().collect();
         let rows = saved.rows.iter().cloned().map(|rows| rows as Arc<dyn RowSource>).collect();
         let id = self.client.restore(MAIN, 0, rows, saved.end, history)?;
-        self.client.restored(id)?;
+        self.client.all(&[id])?;
         Ok(saved.rows)
     }
 
@@ -99,21 +99,14 @@ impl Session<'_> {
     fn answer(&mut self, prompt: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         let mut generate = greedy(tokens, SpecMode::Off);
         generate.constraint = self.constraint.clone();
-        self.client.run(MAIN, prompt, Some(generate), true)?;
-        let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);
-        let done = self.client.wait(|event| match event {
-            EngineEvent::Tokens { tokens, .. } => {
-                let now = Instant::now();
-                gaps.extend(before.replace(now).map(|before| now.duration_since(before).as_secs_f64() * 1e3));
-                generated.extend(tokens);
-                during(generated.len());
-                None
-            }
-            EngineEvent::Done { done, .. } => Some(done),
-            _ => None,
-        })?;
-        generated.truncate(usize::try_from(done.generated_in_state).unwrap_or(usize::MAX));
-        let image = done.image.ok_or_else(|| failed("the engine exported no state"))?;
+        let (id, _) = self.client.run(MAIN, prompt, Some(generate), true)?;
+        let count = |events: &Events| events.tokens.iter().map(|(.., tokens)| tokens.len()).sum();
+        let events = self.client.all_with(&[id], |events| during(count(events)))?;
+        let gap = |pair: &[(Instant, u64, Vec<Token>)]| pair[1].0.duration_since(pair[0].0).as_secs_f64() * 1e3;
+        let gaps = events.tokens.windows(2).map(gap).collect();
+        let image = events.image.ok_or_else(|| failed("the engine exported no state"))?;
+        let mut generated: Vec<Token> = events.tokens.into_iter().flat_map(|(.., tokens)| tokens).collect();
+        generated.truncate(usize::try_from(events.generated_in_state).unwrap_or(usize::MAX));
         Ok(Answer { image, generated, gaps })
     }
 

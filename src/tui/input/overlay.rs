@@ -1,14 +1,12 @@
 //! Keys of pages and lists.
 
-use super::super::acts::{hint, send, stop, why_not_now};
+use super::super::acts::{HINT_MS, hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
 use super::super::overlay::{HelpRow, Item, Kind, Order, Overlay, Picked};
 use super::super::{App, Effect, files, late, perform, sessions};
 use super::write;
 use crate::config::commands::{Outcome, escaped};
 use crate::runtime::protocol::{GotoTarget, Request};
-
-const HINT_MS: u64 = 4_000;
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     match app.overlay.take() {

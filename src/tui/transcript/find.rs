@@ -43,10 +43,7 @@ fn begins(text: &str, wanted: &[char], exact: bool) -> Option<usize> {
         if wanted.len() == 0 {
             return Some(at);
         }
-        let same = match exact {
-            true => wanted.next() == Some(&c),
-            false => c.to_lowercase().all(|l| wanted.next() == Some(&l)),
-        };
+        let same = if exact { wanted.next() == Some(&c) } else { c.to_lowercase().all(|l| wanted.next() == Some(&l)) };
         if !same {
             return None;
         }

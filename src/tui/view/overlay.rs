@@ -141,17 +141,14 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
         Item::Help(r) => {
             let (text, column) =
                 if cells < WIDE { (&r.short, HelpRow::CELLS.min(cells / 2)) } else { (&r.what, WIDE / 2) };
-            let what = fit(text, column);
-            let does = ellipsis(&r.does, cells.saturating_sub(column + 2));
-            Row::from(vec![Span::new(what, Role::Key), Span::new(format!("  {does}"), Role::Text)])
+            filled(cells, vec![Span::new(fit(text, column) + "  ", Role::Key)], &r.does, Role::Text, Vec::new())
         }
         Item::Heading(text) => Row::of(ellipsis(text, cells), Role::Heading),
         Item::File(r) => {
-            let size = r.bytes.map_or(String::new(), bytes);
+            let size = format!("{:>12}", r.bytes.map_or(String::new(), bytes));
             let whole = if r.name == "./" { "  all of this folder" } else { "" };
-            let name = fit(&format!("{}{whole}", r.name), cells.saturating_sub(12));
             let role = if r.bytes.is_none() { Role::Key } else { Role::Text };
-            Row::from(vec![Span::new(name, role), Span::new(format!("{size:>12}"), Role::Dim)])
+            filled(cells, Vec::new(), &format!("{}{whole}", r.name), role, vec![Span::new(size, Role::Dim)])
         }
     }
 }
@@ -179,15 +176,17 @@ fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
 fn answered(r: &FanOutRow, cells: usize) -> Row {
     let tail = format!("{:>15} {:>6}", fan_out::lines(r), fan_out::likely(r));
     let room = cells.saturating_sub(width(&tail) + 2);
-    let name = room.min(24).min(room / 2);
-    Row::from(vec![
-        Span::new(fit(&r.document, name), Role::Document),
-        Span::new(
-            format!("  {}", fit(&fan_out::answer(r), room - name)),
-            if r.failed.is_some() { Role::Dim } else { Role::Text },
-        ),
-        Span::new(tail, Role::Dim),
-    ])
+    let name = vec![Span::new(fit(&r.document, room.min(24).min(room / 2)) + "  ", Role::Document)];
+    let role = if r.failed.is_some() { Role::Dim } else { Role::Text };
+    filled(cells, name, &fan_out::answer(r), role, vec![Span::new(tail, Role::Dim)])
+}
+
+/// A row of `cells` cells: `text` fills what is left between the spans around it.
+fn filled(cells: usize, mut left: Vec<Span>, text: &str, face: impl Into<Face>, right: Vec<Span>) -> Row {
+    let used: usize = left.iter().chain(&right).map(|s| width(&s.text)).sum();
+    left.push(Span::new(fit(text, cells.saturating_sub(used)), face));
+    left.extend(right);
+    Row::from(left)
 }
 
 fn when(app: &App, ms: i64) -> String {
@@ -216,20 +215,17 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
 }
 
 fn setting(r: &SettingRow, cells: usize) -> Row {
-    let (name, value) = (fit(r.name, 28.min(cells / 2)), fit(&r.value, 14.min(cells / 4)));
-    let room = cells.saturating_sub(width(&name) + width(&value) + 4);
-    Row::from(vec![
+    let left = vec![
         Span::new(if r.changed { "* " } else { "  " }, Role::Key),
-        Span::new(format!("{name} "), Role::Text),
-        Span::new(value, Face::from(Role::Text).bold()),
-        Span::new(format!(" {}", ellipsis(r.help, room)), Role::Dim),
-    ])
+        Span::new(fit(r.name, 28.min(cells / 2)) + " ", Role::Text),
+        Span::new(fit(&r.value, 14.min(cells / 4)) + " ", Face::from(Role::Text).bold()),
+    ];
+    filled(cells, left, r.help, Role::Dim, Vec::new())
 }
 
 fn found(r: &SearchRow, cells: usize) -> Row {
     let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
-    let room = cells.saturating_sub(width(&head));
-    Row::from(vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)])
+    filled(cells, vec![Span::new(head, Role::Key)], &r.snippet, Role::Text, Vec::new())
 }
 
 /// The lanes left of a turn.
@@ -243,14 +239,9 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
     let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));
-    let front = format!("{:>5}  {lane}o- ", r.place());
-    let room = cells.saturating_sub(width(&front) + width(&tail));
+    let front = vec![Span::new(format!("{:>5}  {lane}o- ", r.place()), Role::Dim)];
     let tone = if r.current { Role::Text } else { Role::Dim };
-    Row::from(vec![
-        Span::new(front, Role::Dim),
-        Span::new(fit(&format!("{label}{}", r.title), room), tone),
-        Span::new(tail, Role::Dim),
-    ])
+    filled(cells, front, &format!("{label}{}", r.title), tone, vec![Span::new(tail, Role::Dim)])
 }
 
 fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
@@ -274,13 +265,8 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     } else {
         format!("{tokens:>10} {lines:>9} {size:>9}  {kept:<9}")
     };
-    let room = cells.saturating_sub(width(&tail) + 1);
-    let name = fit(&r.name, room.saturating_sub(width(&place) + 2));
-    Row::from(vec![
-        Span::new(name, Role::Document),
-        Span::new(format!("  {place} "), Role::Dim),
-        Span::new(tail, Role::Text),
-    ])
+    let right = vec![Span::new(format!("  {place} "), Role::Dim), Span::new(tail, Role::Text)];
+    filled(cells, Vec::new(), &r.name, Role::Document, right)
 }
 
 pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {

@@ -1,11 +1,13 @@
-//! Lightning and sparse layers with their buffers, from a random state.
+//! Lightning and sparse layers with their buffers, from a random state, and the draft head up to its MLP.
 
 use half::bf16;
 
-use super::{Case, EPS, HEAD, Mode, Run, Sizes, cuts, image, norm, numbers, part, perform, poisoned, values};
+use super::{Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, norm, numbers, part, perform, poisoned, tokens, values};
+use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{ImageTensor, ROW_ARRAYS};
+use crate::lab::layer::{Lightning, image};
 
 pub fn lightning_spec(s: Sizes) -> LightningSpec {
     LightningSpec {
@@ -20,59 +22,17 @@ pub fn lightning_spec(s: Sizes) -> LightningSpec {
     }
 }
 
-pub struct Lightning<B: Backend> {
-    pub spec: LightningSpec,
-    /// `[rows, projection]` and `[rows, heads·128]`
-    pub x: B::Buf,
-    pub o: B::Buf,
-    pub width: usize,
-    norms: [B::Vector; 2],
-    state: B::Recurrent,
-    start: ImageTensor,
-}
-
-impl<B: Backend> Lightning<B> {
-    pub fn new(b: &mut B, s: Sizes, seed: u64) -> Result<Self> {
-        let spec = lightning_spec(s);
-        let (width, shape) = (spec.projection_width(), vec![spec.heads, HEAD, HEAD]);
-        Ok(Lightning {
-            x: b.buf(width, BufKind::Activation)?,
-            o: b.buf(spec.heads * HEAD, BufKind::Wide)?,
-            norms: [norm(b, seed + 1, HEAD)?, norm(b, seed + 2, HEAD)?],
-            state: b.recurrent(&spec)?,
-            start: image("state", shape, &values(seed + 3, spec.heads * HEAD * HEAD, 1.0)),
-            spec,
-            width,
-        })
-    }
-
-    pub fn start(&mut self, b: &mut B, position: usize) -> Result<()> {
-        b.seek(position)?;
-        b.write_state(&mut self.state, Some(&self.start))
-    }
-
-    pub fn write(&mut self, b: &mut B, rows: &[f32]) -> Result<()> {
-        b.write(&mut self.x, rows)?;
-        b.set_tokens(&vec![0; rows.len() / self.width])?;
-        poisoned(b, &mut self.o, rows.len() / self.width, self.spec.heads * HEAD)
-    }
-
-    pub fn run(&mut self, b: &mut B, pass: Pass) -> Result<()> {
-        let [q, k] = &self.norms;
-        b.lightning(&mut self.o, &self.x, Some(q), Some(k), &mut [&mut self.state], &self.spec, EPS, pass)
-    }
-
-    pub fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
-        b.fold(&mut self.state, &self.spec)?;
-        b.folded();
-        Ok(numbers(&b.read_state(&self.state)?))
-    }
+/// A layer with random norms, from a random state.
+pub fn lightning_layer<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<Lightning<B>> {
+    let norms = [norm(b, seed + 1, HEAD)?, norm(b, seed + 2, HEAD)?];
+    let start = values(seed + 3, s.lightning_heads * HEAD * HEAD, 1.0);
+    Lightning::new(b, lightning_spec(s), Some(norms), Some(&start))
 }
 
 /// Outputs of all rows, then the state after them. A verify pass follows one of five rows with three accepted, so that
 /// it absorbs pending rows.
 pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let mut layer = Lightning::new(b, s, case.seed)?;
+    let mut layer = lightning_layer(b, s, case.seed)?;
     let width = layer.width;
     let input = values(case.seed + 4, case.pass.rows() * width, 1.0);
     let early = values(case.seed + 5, 5 * width, 1.0);
@@ -242,4 +202,69 @@ impl<B: Backend> SparseCase<B> {
         let cache = b.read_rows(&layer.cache, 0..case.position + case.pass.rows())?;
         Ok(SparseRun { q: q.collect(), cache, chosen, output, mass })
     }
+}
+
+/// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP; with this number
+/// of norms before `fc`, over parts of a row's auxiliary hidden states.
+pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) -> Result<Run<B>> {
+    let rows = case.pass.rows();
+    let shape = DraftShape {
+        hidden: s.hidden,
+        intermediate: s.intermediate,
+        heads: s.heads,
+        kv_heads: s.kv_heads,
+        head_dim: HEAD,
+        // A pass must fit into the ring. Short passes leave the window small, so that they wrap around.
+        window: rows.max(256),
+        inv_freq: (0..HEAD / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64)).collect(),
+    };
+    let q_width = s.heads * HEAD;
+    let table = matrix(b, s.form, case.seed, s.vocab, s.hidden)?;
+    let fc = matrix(b, s.form, case.seed + 1, s.hidden, 3 * s.hidden)?;
+    let kvq_width = shape.kvq_width();
+    let wkvq = matrix(b, s.form, case.seed + 2, kvq_width, 2 * s.hidden)?;
+    let (input_norm, hidden_norm) = (norm(b, case.seed + 4, s.hidden)?, norm(b, case.seed + 5, s.hidden)?);
+    let width = 3 * s.hidden / norms.max(1);
+    let fc_norm = (0..norms as u64).map(|i| norm(b, case.seed + 9 + i, width)).collect::<Result<Vec<_>>>()?;
+    let mut aux_hidden = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
+    let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
+    let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
+    let mut kvq = b.draft_buf(rows, kvq_width, BufKind::Activation)?;
+    let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
+    let mut window = b.draft_window(&shape)?;
+    let known = shape.window.min(case.position);
+    let old = |seed| image("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0));
+    let (old_k, old_v) = (old(case.seed + 6), old(case.seed + 7));
+    let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);
+    let ids = tokens(case.seed, rows, s.vocab);
+    Ok(Box::new(move |b, mode| {
+        if known > 0 {
+            b.write_window(&mut window, case.position - known, &old_k, &old_v)?;
+        }
+        b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
+        b.write(&mut aux_hidden, &streams)?;
+        perform(b, mode, case.pass, &mut |b| {
+            b.draft_fuse(&mut g, &aux_hidden, &fc_norm, EPS, &fc, case.pass)?;
+            b.draft_input(
+                &mut x,
+                &mut g,
+                &table,
+                1.0,
+                &input_norm,
+                &hidden_norm,
+                EPS,
+                DraftResidual::Stream,
+                case.pass,
+            )?;
+            b.draft_project(&mut kvq, &x, &wkvq, 1.0, case.pass)?;
+            b.draft_append(&mut window, &kvq, case.pass)?;
+            b.draft_attend(&mut o, &kvq, &window, case.pass)
+        })?;
+        let mut out = b.read(&o, 1)?;
+        let end = case.position + rows;
+        for tensor in b.read_window(&window, case.position..end)? {
+            out.extend(numbers(&tensor));
+        }
+        Ok(out)
+    }))
 }
