@@ -124,7 +124,8 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let read = |shared: &Shared, mut fields: Fields| {
         model_of(shared, &mut fields)?;
-        let tokens = token_list(shared, &fields.need_list("tokens")?, "tokens")?;
+        fields.require("tokens")?;
+        let tokens = token_list(shared, &fields.list("tokens")?.unwrap_or_default(), "tokens")?;
         fields.done()?;
         Ok(object(&json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };

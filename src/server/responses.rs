@@ -83,7 +83,7 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>> {
 }
 
 fn text(fields: &mut Fields) -> Result<Format> {
-    let Some(mut text) = fields.object("text")? else { return Ok(None) };
+    let mut text = fields.object("text")?.unwrap_or_default();
     let format = format_of(text.object("format")?, "text", "schema")?;
     text.ignore(&["verbosity"]);
     text.done().map(|()| format)
