@@ -20,7 +20,7 @@ pub(super) struct Context {
     /// `serve.unknown_fields = "refuse"`.
     pub refuse_unknown: bool,
     pub owner: Owner,
-    left_out: Mutex<BTreeSet<String>>,
+    pub left_out: Mutex<BTreeSet<String>>,
 }
 
 impl Context {
