@@ -32,8 +32,7 @@ pub(super) struct Chat {
     head: Head,
     tools: Tools,
     likely: bool,
-    /// Of a stream: calls that have ended, in each answer, and whether the open one is of a custom tool.
-    calls: Vec<usize>,
+    /// Of a stream: the open call is of a custom tool.
     custom: bool,
 }
 
@@ -86,11 +85,12 @@ impl Chat {
         json!({ "index": index, "message": message, "logprobs": likely, "finish_reason": finish })
     }
 
-    fn call_delta(&self, index: usize, mut part: Value) -> Value {
+    /// Part of the call `at` in a stream.
+    fn call_delta(&self, at: usize, mut part: Value) -> Value {
         if self.tools.legacy {
             return json!({ "function_call": part["function"].take() });
         }
-        part["index"] = self.calls.get(index).copied().unwrap_or(0).into();
+        part["index"] = at.into();
         json!({ "tool_calls": [part] })
     }
 }
@@ -103,6 +103,7 @@ impl Form for Chat {
 
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut likely, mut finish) = (None, None);
+        let ended_calls = all.choices.get(index).map_or(0, |choice| choice.calls().count());
         let delta = match event {
             Event::Begun(_) => json!({ "role": "assistant", "content": "" }),
             Event::Thoughts(text) => json!({ "reasoning_content": text }),
@@ -118,15 +119,15 @@ impl Form for Chat {
                     return;
                 }
                 let function = json!({ "name": name, "arguments": "" });
-                self.call_delta(index, json!({ "id": id, "type": "function", "function": function }))
+                self.call_delta(ended_calls, json!({ "id": id, "type": "function", "function": function }))
             }
             Event::Arguments(_) if self.custom => return,
-            Event::Arguments(more) => self.call_delta(index, json!({ "function": { "arguments": more } })),
+            Event::Arguments(more) => self.call_delta(ended_calls, json!({ "function": { "arguments": more } })),
             Event::Call(call) => {
-                let whole = std::mem::take(&mut self.custom).then(|| self.call_delta(index, self.call(call)));
-                self.calls.get_mut(index).into_iter().for_each(|n| *n += 1);
-                let Some(whole) = whole else { return };
-                whole
+                if !std::mem::take(&mut self.custom) {
+                    return;
+                }
+                self.call_delta(ended_calls.saturating_sub(1), self.call(call))
             }
             Event::Ended(whole) => {
                 finish = Some(self.reason(whole));
@@ -179,8 +180,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Cha
     fields.ignore(&IGNORED);
     fields.done_for_answer()?;
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
-    let (tools, calls) = (conversation.tools.clone(), vec![0; params.wanted]);
-    let form = Chat { tokenizer, head, tools, likely, calls, custom: false };
+    let form = Chat { tokenizer, head, tools: conversation.tools.clone(), likely, custom: false };
     Ok((Received { conversation, params, format, record: None }, form))
 }
 

@@ -68,12 +68,10 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn read(fields: &mut Fields, id: &str, model: String) -> Result<Head> {
-        let mut include_usage = false;
-        if let Some(mut options) = fields.object("stream_options")? {
-            include_usage = options.on("include_usage")?;
-            options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
-            options.done()?;
-        }
+        let mut options = fields.object("stream_options")?.unwrap_or_default();
+        let include_usage = options.on("include_usage")?;
+        options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
+        options.done()?;
         Ok(Head { id: fresh_id(id), model, fingerprint: None, created: now_s(), include_usage })
     }
 

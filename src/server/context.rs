@@ -12,26 +12,18 @@ use axum::http::HeaderValue;
 const MOST_HEADER_BYTES: usize = 1 << 10;
 
 tokio::task_local! {
-    static REQUEST: Arc<Context>;
+    pub(super) static REQUEST: Arc<Context>;
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Context {
     /// `serve.unknown_fields = "refuse"`.
-    refuse_unknown: bool,
-    owner: Owner,
-    left_out: Mutex<BTreeSet<String>>,
+    pub refuse_unknown: bool,
+    pub owner: Owner,
+    pub left_out: Mutex<BTreeSet<String>>,
 }
 
 impl Context {
-    pub(super) fn new(refuse_unknown: bool, owner: Owner) -> Context {
-        Context { refuse_unknown, owner, left_out: Mutex::default() }
-    }
-
-    pub(super) async fn scope<T>(self: Arc<Context>, work: impl Future<Output = T>) -> T {
-        REQUEST.scope(self, work).await
-    }
-
     pub(super) fn left_out(&self) -> Vec<String> {
         locked(&self.left_out).iter().cloned().collect()
     }
@@ -120,10 +112,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for refuse_unknown in [true, false] {
             let context = Arc::new(Context { refuse_unknown, ..Context::default() });
-            let left =
-                runtime.block_on(Arc::clone(&context).scope(async {
-                    blocking(|| Ok(leave_out("messages[4].odd") && leave_out("messages[5].odd"))).await
-                }));
+            let left = runtime.block_on(REQUEST.scope(Arc::clone(&context), async {
+                blocking(|| Ok(leave_out("messages[4].odd") && leave_out("messages[5].odd"))).await
+            }));
             assert_eq!(left, Ok(!refuse_unknown));
             let names: &[&str] = if refuse_unknown { &[] } else { &["messages[].odd"] };
             assert_eq!(context.left_out(), names);

@@ -152,10 +152,6 @@ impl Fields {
         list.into_iter().enumerate().map(one).collect()
     }
 
-    pub(super) fn need_list(&mut self, field: &'static str) -> Result<Vec<Value>> {
-        self.list(field)?.ok_or_else(|| self.missing(field))
-    }
-
     pub(super) fn whole<T: TryFrom<u64>>(
         &mut self,
         field: &'static str,

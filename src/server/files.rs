@@ -10,7 +10,7 @@ use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
 use crate::runtime::segments::document_text;
-use crate::store::{DocumentRecord, Store, StoreError};
+use crate::store::{DocumentRecord, StoreError};
 use crate::text::{ChatMessage, ChatRole};
 
 const ID_CHARACTERS: usize = 32;
@@ -29,13 +29,13 @@ fn internal(e: StoreError) -> Refusal {
     Refusal::internal(format!("the library cannot be read: {e}"))
 }
 
-/// The library, and its documents with state of this model.
-fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>> {
+/// The documents of the library with state of this model.
+fn documents(shared: &Shared) -> Result<Vec<DocumentRecord>> {
     let fingerprint = model(shared)?.fingerprint;
-    let Some(library) = shared.options.library.as_deref() else { return Ok(None) };
+    let Some(library) = shared.options.library.as_deref() else { return Ok(Vec::new()) };
     let mut records = library.documents().map_err(internal)?;
     records.retain(|r| r.fingerprint == fingerprint);
-    Ok(Some((library, records)))
+    Ok(records)
 }
 
 fn describe(record: &DocumentRecord) -> Value {
@@ -59,7 +59,7 @@ fn describe(record: &DocumentRecord) -> Value {
 pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response> {
     let look = move || {
         own_data()?;
-        let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
+        let records = documents(&shared)?;
         match id {
             None => {
                 let data: Value = records.iter().map(describe).collect();
@@ -72,16 +72,16 @@ pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result
 }
 
 /// The two turns that show a document to the model, and the path of its state.
-fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path)> {
+fn turns(shared: &Shared, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path)> {
     let document = &record.document;
     let gone = || {
         let message = format!("what was read of {} is not kept any more; load it again", document.name);
         Refusal::new(404, "file_not_found", message).about(field)
     };
-    let path = match library.load_path(&document.segment) {
-        Ok(segments) => Path::new(segments),
-        Err(StoreError::NoSegment { .. }) => return Err(gone()),
-        Err(e) => return Err(internal(e)),
+    let path = match shared.options.library.as_ref().map(|library| library.load_path(&document.segment)) {
+        Some(Ok(segments)) => Path::new(segments),
+        None | Some(Err(StoreError::NoSegment { .. })) => return Err(gone()),
+        Some(Err(e)) => return Err(internal(e)),
     };
     let text = document_text(&shared.renderer, &path, document.prefix, &document.name).ok_or_else(gone)?;
     let [body, read] = ChatMessage::document(&safe_name(&document.name), text.trim_matches(['\n', '\r']));
@@ -92,15 +92,12 @@ fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str)
 /// system text gets the document's system text.
 pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation) -> Result<()> {
     let field = conversation.field;
-    let library = documents(shared)?;
+    let records = documents(shared)?;
     let mut all = Vec::new();
     for mut turn in std::mem::take(&mut conversation.turns) {
         for id in std::mem::take(&mut turn.files) {
-            let named = library.as_ref().and_then(|(library, records)| {
-                records.iter().find(|r| id_of(r) == id).map(|record| (*library, record))
-            });
-            let (library, record) = named.ok_or_else(|| unknown(&id, field))?;
-            let (document, path) = turns(shared, library, record, field)?;
+            let record = records.iter().find(|r| id_of(r) == id).ok_or_else(|| unknown(&id, field))?;
+            let (document, path) = turns(shared, record, field)?;
             if all.is_empty()
                 && let Some(system) = &shared.options.system
             {

@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::ask::answers;
 use super::auth;
-use super::context::{self, Context};
+use super::context::{self, Context, REQUEST};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::request::{self, BODY_BYTES};
 use super::{
@@ -142,13 +142,14 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
-    let context = Arc::new(Context::new(shared.options.rules.refuse_unknown, connection.owner));
+    let refuse_unknown = shared.options.rules.refuse_unknown;
+    let context = Arc::new(Context { refuse_unknown, owner: connection.owner, ..Context::default() });
     let has_body = !request.body().is_end_stream();
     let admitted = admitted(&shared, request, &connection, page.is_some()).await;
     connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
     let answering = Arc::clone(&connection.answering);
     let mut response = match admitted {
-        Ok(request) => Arc::clone(&context).scope(next.run(request)).await,
+        Ok(request) => REQUEST.scope(Arc::clone(&context), next.run(request)).await,
         Err(refusal) => refusal.into_response(),
     };
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {

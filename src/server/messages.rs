@@ -52,19 +52,12 @@ fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Block {
-    Thoughts,
-    Text,
-    Call,
-}
-
 /// The form of the answer. As a stream: a block for each item.
 pub(super) struct Message {
     id: String,
     model: String,
-    /// The open block, after its number.
-    open: Option<(usize, Block)>,
+    /// The type of the last block, if it is not complete.
+    open: Option<&'static str>,
     blocks: usize,
 }
 
@@ -91,8 +84,9 @@ impl Message {
     }
 
     fn close(&mut self, out: &mut String) {
-        if let Some((index, block)) = self.open.take() {
-            if block == Block::Thoughts {
+        if let Some(block) = self.open.take() {
+            let index = self.blocks - 1;
+            if block == "thinking" {
                 let delta = json!({ "type": "signature_delta", "signature": "" });
                 event(out, "content_block_delta", json!({ "index": index, "delta": delta }));
             }
@@ -100,16 +94,16 @@ impl Message {
         }
     }
 
-    fn begin(&mut self, of: Block, block: Value, out: &mut String) {
+    fn begin(&mut self, of: &'static str, block: Value, out: &mut String) {
         self.close(out);
         event(out, "content_block_start", json!({ "index": self.blocks, "content_block": block }));
-        self.open = Some((self.blocks, of));
+        self.open = Some(of);
         self.blocks += 1;
     }
 
     /// More of the open block, or of a new one.
-    fn delta(&mut self, of: Block, begun: Value, delta: Value, out: &mut String) {
-        if self.open.is_none_or(|(_, open)| open != of) {
+    fn delta(&mut self, of: &'static str, begun: Value, delta: Value, out: &mut String) {
+        if self.open != Some(of) {
             self.begin(of, begun, out);
         }
         event(out, "content_block_delta", json!({ "index": self.blocks - 1, "delta": delta }));
@@ -129,18 +123,18 @@ impl Form for Message {
             }
             Event::Thoughts(text) => {
                 let begun = json!({ "type": "thinking", "thinking": "", "signature": "" });
-                self.delta(Block::Thoughts, begun, json!({ "type": "thinking_delta", "thinking": text }), out);
+                self.delta("thinking", begun, json!({ "type": "thinking_delta", "thinking": text }), out);
             }
             Event::Text(text, _) => {
                 let begun = json!({ "type": "text", "text": "" });
-                self.delta(Block::Text, begun, json!({ "type": "text_delta", "text": text }), out);
+                self.delta("text", begun, json!({ "type": "text_delta", "text": text }), out);
             }
             Event::Calling { id, name } => {
-                self.begin(Block::Call, json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), out);
+                self.begin("tool_use", json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), out);
             }
             Event::Arguments(more) => {
                 let delta = json!({ "type": "input_json_delta", "partial_json": more });
-                self.delta(Block::Call, Value::Null, delta, out);
+                self.delta("tool_use", Value::Null, delta, out);
             }
             Event::Call(_) => self.close(out),
             Event::Ended(whole) => {
@@ -184,13 +178,11 @@ fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
 fn output_config(fields: &mut Fields) -> Result<Format> {
     // The name of the field while it was in beta.
     let earlier = fields.object("output_format")?;
-    let mut format = None;
-    if let Some(mut output) = fields.object("output_config")? {
-        format = output.object("format")?;
-        output.ignore(&["effort"]);
-        output.done()?;
-    }
-    format_of(format.or(earlier), "output_config", "schema")
+    let mut output = fields.object("output_config")?.unwrap_or_default();
+    let format = output.object("format")?.or(earlier);
+    output.ignore(&["effort"]);
+    output.done()?;
+    format_of(format, "output_config", "schema")
 }
 
 pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Message)> {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::ask::encode;
-use super::request::{self, model_named};
+use super::request::{self, list, model_named};
 use super::{EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render};
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -68,15 +68,9 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
 pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response> {
     let info = model(&shared)?;
     let named = shared.options.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
-    let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
-    let data = names.iter().map(|name| describe(&shared, &ModelInfo { name: name.clone(), ..info.clone() }));
-    Ok(object(&json!({
-        "object": "list",
-        "data": data.collect::<Value>(),
-        "has_more": false,
-        "first_id": names.first(),
-        "last_id": names.last(),
-    })))
+    let names = std::iter::once(&info.name).chain(named).cloned();
+    let data = names.map(|name| describe(&shared, &ModelInfo { name, ..info.clone() })).collect();
+    Ok(object(&list(data, false)))
 }
 
 /// `GET /tokenizer_info`: the data that evaluation harnesses need to render prompts themselves.
@@ -130,7 +124,8 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let read = |shared: &Shared, mut fields: Fields| {
         model_of(shared, &mut fields)?;
-        let tokens = token_list(shared, &fields.need_list("tokens")?, "tokens")?;
+        fields.require("tokens")?;
+        let tokens = token_list(shared, &fields.list("tokens")?.unwrap_or_default(), "tokens")?;
         fields.done()?;
         Ok(object(&json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, locked, own_data};
 use crate::core::transcript::{Finish, MessageId};
@@ -28,23 +28,17 @@ pub(super) struct Record {
     sent: Option<Sent>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Row {
-    Whole {
-        turns: Vec<Turn>,
-        response: Value,
-    },
-    /// The form of earlier versions.
-    Turns(Vec<Turn>),
+#[derive(Deserialize)]
+struct Row {
+    turns: Vec<Turn>,
+    response: Value,
 }
 
-impl Row {
-    fn turns(self) -> Vec<Turn> {
-        match self {
-            Row::Whole { turns, .. } | Row::Turns(turns) => turns,
-        }
-    }
+/// Reads a row of the store. A damaged one, or one with state alone, is no answer.
+fn read(text: &str) -> Option<Row> {
+    let row = serde_json::from_str(text).ok();
+    // Earlier versions kept the turns alone.
+    row.or_else(|| Some(Row { turns: serde_json::from_str(text).ok()?, response: Value::Null }))
 }
 
 impl Record {
@@ -60,9 +54,7 @@ impl Record {
     }
 
     pub(super) fn row(&self) -> String {
-        let row = Row::Whole { turns: self.turns.clone(), response: self.response.clone() };
-        // Plain data always serializes.
-        serde_json::to_string(&row).unwrap_or_default()
+        json!({ "turns": self.turns, "response": self.response }).to_string()
     }
 }
 
@@ -110,58 +102,44 @@ impl Records {
         number.filter(|n| !locked(&self.deleted).contains_key(n)).ok_or_else(|| unknown(id, field))
     }
 
-    /// The row of an answer in the store; `None` if it is missing or deleted.
+    /// The session of an answer in the store; `None` if it is missing or deleted.
     fn holder(&self, message: MessageId) -> Result<Option<SessionRecord>, StoreError> {
         let all = self.store.sessions(SessionFilter::Live, usize::MAX)?;
         Ok(all.into_iter().find(|s| s.head == Some(message)))
     }
 
+    /// An answer, in memory or in the store. A deleted one stays while others build on it.
+    fn record(&self, message: MessageId) -> Result<Option<Record>, StoreError> {
+        if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
+            return Ok(Some(found.clone()));
+        }
+        let stored = match self.store.message(message) {
+            Err(StoreError::NoMessage { .. }) => return Ok(None),
+            stored => stored?,
+        };
+        let record = |Row { turns, response }| Record { message, parent: stored.parent, turns, response, sent: None };
+        Ok(read(&stored.text).map(record))
+    }
+
+    pub(super) fn get(&self, id: &str, field: &str) -> Result<Record> {
+        let message = self.number(id, field)?;
+        let record = self.record(message).map_err(internal)?.ok_or_else(|| unknown(id, field))?;
+        if record.sent.is_none() && self.holder(message).map_err(internal)?.is_none() {
+            return Err(unknown(id, field));
+        }
+        Ok(record)
+    }
+
     /// The answer of an id and all turns up to and with it.
     pub(super) fn find(&self, id: &str, field: &str) -> Result<(MessageId, Vec<Turn>)> {
-        let named = self.number(id, field)?;
-        let mut newer = Vec::new();
-        let mut next = Some(named);
-        while let Some(at) = next {
-            let recent = locked(&self.recent);
-            let Some(found) = recent.iter().find(|r| r.message == at) else { break };
-            next = found.parent;
-            newer.push(found.turns.clone());
+        let Record { message, mut parent, turns, .. } = self.get(id, field)?;
+        let mut path = vec![turns];
+        while let Some(at) = parent {
+            let before = self.record(at).map_err(internal)?.ok_or_else(|| unknown(id, field))?;
+            parent = before.parent;
+            path.push(before.turns);
         }
-        let mut turns = match next {
-            // A deleted answer stays in the store while others build on it, but cannot be named.
-            Some(at) if at == named && self.holder(at).map_err(internal)?.is_none() => return Err(unknown(id, field)),
-            Some(at) => self.stored(at).map_err(internal)?.ok_or_else(|| unknown(id, field))?,
-            None => Vec::new(),
-        };
-        turns.extend(newer.into_iter().rev().flatten());
-        Ok((named, turns))
-    }
-
-    /// The turns up to a message of the store; `None` without such a message.
-    fn stored(&self, at: MessageId) -> Result<Option<Vec<Turn>>, StoreError> {
-        let path = match self.store.path(at) {
-            Ok(path) => path,
-            Err(StoreError::NoMessage { .. }) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        // A damaged row, or one with state alone, is no answer.
-        let rows = path.iter().map(|message| serde_json::from_str::<Row>(&message.text).ok().map(Row::turns));
-        Ok(rows.collect::<Option<Vec<_>>>().map(|turns| turns.into_iter().flatten().collect()))
-    }
-
-    pub(super) fn get(&self, id: &str) -> Result<Record> {
-        let message = self.number(id, "response_id")?;
-        if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
-            return Ok(found.clone());
-        }
-        let none = || unknown(id, "response_id");
-        self.holder(message).map_err(internal)?.ok_or_else(none)?;
-        let stored = self.store.message(message).map_err(internal)?;
-        let (turns, response) = match serde_json::from_str(&stored.text).map_err(|_| none())? {
-            Row::Whole { turns, response } => (turns, response),
-            Row::Turns(turns) => (turns, Value::Null),
-        };
-        Ok(Record { message, parent: stored.parent, turns, response, sent: None })
+        Ok((message, path.into_iter().rev().flatten().collect()))
     }
 
     pub(super) fn item(&self, id: &str, field: &str) -> Result<Value> {
@@ -174,17 +152,13 @@ impl Records {
         }
         let all = self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)?;
         let texts = all.iter().filter_map(|holder| Some(self.store.message(holder.head?).ok()?.text));
-        let mut items =
-            texts.filter(|text| text.contains(id)).filter_map(|text| match serde_json::from_str(&text).ok()? {
-                Row::Whole { response, .. } => of(&response),
-                Row::Turns(_) => None,
-            });
+        let mut items = texts.filter(|text| text.contains(id)).filter_map(|text| of(&read(&text)?.response));
         items.next().ok_or_else(|| unknown(id, field))
     }
 
     /// Deletes an answer. Later answers keep the turns and state that they build on.
     pub(super) fn delete(&self, id: &str) -> Result<()> {
-        let message = self.get(id)?.message;
+        let message = self.get(id, "response_id")?.message;
         // Answers that build on it and are not on disk yet still find it among the recent ones.
         locked(&self.deleted).insert(message, false);
         self.forget(message).map_err(internal)

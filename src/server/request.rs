@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{EngineIs, Fields, Refusal, Result, Shared, blocking};
 use crate::engine::protocol::ModelInfo;
@@ -108,6 +108,12 @@ pub(super) fn object(value: &Value) -> Response {
     Json(value).into_response()
 }
 
+pub(super) fn list(data: Vec<Value>, has_more: bool) -> Value {
+    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
+    let (first_id, last_id) = (id(data.first()), id(data.last()));
+    json!({ "object": "list", "data": data, "has_more": has_more, "first_id": first_id, "last_id": last_id })
+}
+
 pub(super) fn model(shared: &Shared) -> Result<ModelInfo> {
     match shared.engine() {
         EngineIs::Ready(info) => Ok(*info),
@@ -168,8 +174,6 @@ pub(super) fn fresh_id(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

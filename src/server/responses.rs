@@ -8,7 +8,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::request;
+use super::request::{self, list};
 use super::response::{Events, call_item, given, repeated, usage};
 use super::sampling::params;
 use super::tools::called;
@@ -83,7 +83,7 @@ fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>> {
 }
 
 fn text(fields: &mut Fields) -> Result<Format> {
-    let Some(mut text) = fields.object("text")? else { return Ok(None) };
+    let mut text = fields.object("text")?.unwrap_or_default();
     let format = format_of(text.object("format")?, "text", "schema")?;
     text.ignore(&["verbosity"]);
     text.done().map(|()| format)
@@ -175,13 +175,7 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
     let (Received { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
     let mut turns = conversation.turns;
     let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
-    let mut output: Vec<Value> = users
-        .map(|turn| {
-            let content = json!([{ "type": "input_text", "text": turn.text }]);
-            let id = fresh_id("msg_");
-            json!({ "type": "message", "id": id, "role": "user", "status": "completed", "content": content })
-        })
-        .collect();
+    let mut output: Vec<Value> = users.flat_map(|turn| items(turn, &fresh_id("msg_"))).collect();
     turns.push(Turn::new(ChatRole::User, TASK));
     let thinking = Thinking { mode: ThinkMode::Off, budget: None };
     let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
@@ -218,7 +212,7 @@ fn query(uri: &Uri) -> Result<Fields> {
 pub(super) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     query(&uri)?.refuse_because("stream", what, |word| word == "false")?;
-    let response = with_records(&shared, move |records| records.get(&id)).await?.response;
+    let response = with_records(&shared, move |records| records.get(&id, "response_id")).await?.response;
     if response.is_null() {
         let what = "this answer is from an earlier version, which kept its turns only; a request can still continue it";
         return Err(Refusal::new(404, "not_found", what).about("response_id"));
@@ -284,12 +278,10 @@ fn page(named: &Record, mut fields: Fields) -> Result<Value> {
     fields.done()?;
     let has_more = all.len() > limit;
     all.truncate(limit);
-    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
-    let (first_id, last_id) = (id(all.first()), id(all.last()));
-    Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
+    Ok(list(all, has_more))
 }
 
 pub(super) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
-    let named = with_records(&shared, move |records| records.get(&id)).await?;
+    let named = with_records(&shared, move |records| records.get(&id, "response_id")).await?;
     Ok(object(&page(&named, query(&uri)?)?))
 }

@@ -92,11 +92,7 @@ pub(super) fn most_tokens(fields: &mut Fields, names: &[&'static str], least: u6
 
 impl Thinking {
     fn switch(&mut self, on: Option<bool>) {
-        match on {
-            Some(true) => self.mode = ThinkMode::On,
-            Some(false) => self.mode = ThinkMode::Off,
-            None => {}
-        }
+        self.mode = on.map_or(self.mode, |on| if on { ThinkMode::On } else { ThinkMode::Off });
     }
 
     /// Reads a switch: a boolean, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
@@ -143,12 +139,10 @@ impl Thinking {
         if thinking.budget == Some(0) {
             thinking = Thinking { mode: ThinkMode::Off, budget: None };
         }
-        if let Some(mut inner) = fields.object("chat_template_kwargs")? {
-            thinking.switch(inner.truth("thinking")?);
-            thinking.switch(inner.truth("enable_thinking")?);
-            inner.done()?;
-        }
-        Ok(thinking)
+        let mut inner = fields.object("chat_template_kwargs")?.unwrap_or_default();
+        thinking.switch(inner.truth("thinking")?);
+        thinking.switch(inner.truth("enable_thinking")?);
+        inner.done().map(|()| thinking)
     }
 }
 
@@ -200,7 +194,7 @@ fn other_formats(fields: &mut Fields) -> Result<Format> {
         })?;
     }
     let flat = one_format(fields, &["guided_json", "json_schema"], &["guided_regex", "regex"], "guided_choice")?;
-    let Some(mut inner) = fields.object("structured_outputs")? else { return Ok(flat) };
+    let mut inner = fields.object("structured_outputs")?.unwrap_or_default();
     for name in ["grammar", "structural_tag"] {
         inner.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }

@@ -9,8 +9,8 @@ use crossbeam_channel::Sender;
 use super::RemoteOptions;
 use super::chat::{self, Draw, Listed, Refused, is_too_long};
 use super::client::{Client, Fault, line_of, sentence};
-use super::codec::{Codec, Conversation};
-use super::receive::{Received, receive};
+use super::codec::{Codec, Conversation, Writer};
+use super::receive::Received;
 use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
 use crate::text::{Begin, StreamDecoder, thoughts};
@@ -110,7 +110,8 @@ impl Asking {
         }
         let conversation = self.codec.conversation(state).map_err(Fault::Failed)?;
         let (report, in_thought) = (|event: EngineEvent| self.send(event), conversation.in_thought);
-        let mut received = Received::new(job.id, &self.codec, in_thought, generate.steering.as_ref(), &report);
+        let writer = Writer::new(&self.codec, in_thought);
+        let mut received = Received::new(job.id, &self.client, writer, generate.steering.as_ref(), &report);
         let max_tokens = self.room(generate.max_tokens, state.len() as u64);
         let draw = Draw { sampling: generate.sampling, max_tokens };
         let ended = match self.answer(job, draw, &conversation, &mut received).await {
@@ -183,7 +184,7 @@ impl Asking {
             let name = self.model.borrow().as_ref().map(|m| m.name.clone()).unwrap_or_default();
             let body = chat::body(&name, conversation, draw, &self.left_out.borrow());
             let (line, message) = match self.client.ask(&body, &job.cancel, &waits).await {
-                Ok(begun) => return receive(&self.client, begun, &job.cancel, received).await,
+                Ok(begun) => return received.receive(begun, &job.cancel).await,
                 Err(Fault::Refused { line, message }) => (line, message),
                 Err(fault) => return Err(fault),
             };

@@ -50,41 +50,31 @@ impl Codec {
 
     /// Decodes the conversation of these tokens, with the place of the next answer at its end.
     pub(super) fn conversation(&self, tokens: &[Token]) -> Result<Conversation, String> {
-        let mut conversation = Conversation::default();
-        let mut pieces = tokens.split(|t| *t == self.start).skip(1).peekable();
-        while let Some(piece) = pieces.next() {
-            let last = pieces.peek().is_none();
-            let end = piece.iter().position(|t| *t == self.end);
-            match (end, last) {
-                (Some(end), false) => {
-                    let (role, text, _) = self.turn(piece.get(..end).unwrap_or(piece))?;
-                    let role = match role.as_str() {
-                        "system" => ChatRole::System,
-                        "user" => ChatRole::User,
-                        role if role.starts_with("assistant") => ChatRole::Assistant,
-                        role => return Err(format!("internal error: a turn of {role}")),
-                    };
-                    conversation.messages.push(ChatMessage::new(role, text));
-                }
-                (None, true) => {
-                    let (role, text, in_thought) = self.turn(piece)?;
-                    conversation.think = match role.as_str() {
-                        "assistant" => ThinkMode::Auto,
-                        "assistant thinks" => ThinkMode::On,
-                        "assistant answers" => ThinkMode::Off,
-                        role => return Err(format!("internal error: {role} is to answer")),
-                    };
-                    conversation.in_thought = in_thought;
-                    conversation.open = !text.is_empty();
-                    if conversation.open {
-                        conversation.messages.push(ChatMessage::new(ChatRole::Assistant, text));
-                    }
-                    return Ok(conversation);
-                }
-                (Some(_), true) | (None, false) => break,
-            }
+        let wrong = || "internal error: the conversation does not end where an answer begins".to_owned();
+        let mut pieces: Vec<&[Token]> = tokens.split(|t| *t == self.start).skip(1).collect();
+        let last = pieces.pop().filter(|piece| !piece.contains(&self.end)).ok_or_else(wrong)?;
+        let mut messages = Vec::new();
+        for piece in pieces {
+            let end = piece.iter().position(|t| *t == self.end).ok_or_else(wrong)?;
+            let (role, text, _) = self.turn(piece.get(..end).unwrap_or(piece))?;
+            let role = match role.as_str() {
+                "system" => ChatRole::System,
+                "user" => ChatRole::User,
+                role if role.starts_with("assistant") => ChatRole::Assistant,
+                role => return Err(format!("internal error: a turn of {role}")),
+            };
+            messages.push(ChatMessage::new(role, text));
         }
-        Err("internal error: the conversation does not end where an answer begins".to_owned())
+        let (role, text, in_thought) = self.turn(last)?;
+        let think = match role.as_str() {
+            "assistant" => ThinkMode::Auto,
+            "assistant thinks" => ThinkMode::On,
+            "assistant answers" => ThinkMode::Off,
+            role => return Err(format!("internal error: {role} is to answer")),
+        };
+        let open = !text.is_empty();
+        messages.extend(open.then(|| ChatMessage::new(ChatRole::Assistant, text)));
+        Ok(Conversation { messages, think, open, in_thought })
     }
 
     /// Role, text without thoughts, and whether a thought is open at the end.
@@ -107,13 +97,6 @@ impl Codec {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Start,
-    Thought,
-    Answer,
-}
-
 /// Writes a server's text as tokens of the code: thoughts between their marks, then the answer.
 ///
 /// The tokens equal those of the next question's prompt, so that the live path stays a prefix of the conversation:
@@ -121,14 +104,14 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct Writer<'c> {
     codec: &'c Codec,
-    place: Place,
+    in_thought: bool,
+    /// White space that may end the thoughts.
     held: String,
 }
 
 impl<'c> Writer<'c> {
     pub(super) fn new(codec: &'c Codec, in_thought: bool) -> Writer<'c> {
-        let place = if in_thought { Place::Thought } else { Place::Start };
-        Writer { codec, place, held: String::new() }
+        Writer { codec, in_thought, held: String::new() }
     }
 
     /// Appends to the thoughts, then to the answer.
@@ -148,18 +131,15 @@ impl<'c> Writer<'c> {
 
     fn thought(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
         let mut text = text;
-        match self.place {
-            // A server may think again in the middle of an answer: the transcript keeps all thoughts together.
-            Place::Start | Place::Answer => {
-                text = text.trim_start();
-                if text.is_empty() {
-                    return Ok(());
-                }
-                tokens.push(self.codec.think);
-                self.encode("\n", tokens)?;
-                self.place = Place::Thought;
+        if !self.in_thought {
+            text = text.trim_start();
+            if text.is_empty() {
+                return Ok(());
             }
-            Place::Thought => {}
+            // A server may think again in the middle of an answer: the transcript keeps all thoughts together.
+            tokens.push(self.codec.think);
+            self.encode("\n", tokens)?;
+            self.in_thought = true;
         }
         let whole = std::mem::take(&mut self.held) + text;
         let solid = whole.trim_end();
@@ -169,20 +149,16 @@ impl<'c> Writer<'c> {
     }
 
     fn answer(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
-        let mut text = text;
-        if self.place == Place::Thought {
-            text = text.trim_start();
-        }
+        let text = if self.in_thought { text.trim_start() } else { text };
         if text.is_empty() {
             return Ok(());
         }
-        if self.place == Place::Thought {
+        if std::mem::take(&mut self.in_thought) {
             self.held.clear();
             self.encode("\n", tokens)?;
             tokens.push(self.codec.thought);
             self.encode("\n\n", tokens)?;
         }
-        self.place = Place::Answer;
         self.encode(text, tokens)
     }
 }

@@ -6,7 +6,7 @@ use reqwest::Response;
 
 use super::chat::{self, Chunk, Event, Finished};
 use super::client::{Answering, Client, Fault, cause, unless};
-use super::codec::{Codec, Writer};
+use super::codec::Writer;
 use super::halves::Halves;
 use super::sse::Events;
 use crate::core::grouped;
@@ -20,6 +20,7 @@ const COUNTS: Duration = Duration::from_secs(2);
 
 pub(super) struct Received<'a> {
     id: u64,
+    client: &'a Client,
     report: &'a dyn Fn(EngineEvent),
     writer: Writer<'a>,
     steer: Option<Box<dyn Steer>>,
@@ -30,8 +31,7 @@ pub(super) struct Received<'a> {
     pub(super) tools: Vec<String>,
     pub(super) called: bool,
     pub(super) usage: Option<Usage>,
-    ended: Option<Ended>,
-    ended_at: Option<Instant>,
+    ended: Option<(Ended, Instant)>,
     answer_bytes: usize,
     begun: Instant,
     first: Option<Instant>,
@@ -43,102 +43,19 @@ pub(super) struct Received<'a> {
     pub(super) over_budget: bool,
 }
 
-/// Reads an answer to its end; all of it is in `received`, also after a fault.
-pub(super) async fn receive(
-    client: &Client,
-    answering: Answering,
-    cancel: &Cancel,
-    received: &mut Received<'_>,
-) -> Result<Ended, Fault> {
-    let ended = receive_all(client, answering, cancel, received).await;
-    let half = received.halves.1.finish();
-    received.push("", half)?;
-    ended
-}
-
-async fn receive_all(
-    client: &Client,
-    answering: Answering,
-    cancel: &Cancel,
-    received: &mut Received<'_>,
-) -> Result<Ended, Fault> {
-    let Answering { mut response, whole } = answering;
-    let (mut events, mut data, mut is_done) = (Events::default(), Vec::new(), false);
-    received.begun = Instant::now();
-    while !is_done {
-        let Some(piece) = piece(client, &mut response, cancel, received, whole).await? else { break };
-        let pushed = events.push(&piece, &mut data);
-        pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
-        for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
-            is_done = received.take(client, &event)? || received.ended == Some(Ended::Repeats);
-            if is_done {
-                break;
-            }
-        }
-    }
-    if !is_done {
-        // A last line without its end counts only if it is complete JSON.
-        let _ = events.finish(&mut data);
-        for event in data.drain(..) {
-            let is_cut = matches!(chat::event(&event), Event::Strange);
-            is_done = is_done || (!is_cut && received.take(client, &event)?);
-        }
-    }
-    match received.ended {
-        Some(ended) => Ok(ended),
-        None if is_done => Ok(Ended::Stop),
-        None if received.other && received.progress.is_none() => Err(strange(client, received)),
-        None => Err(dropped(client, received, "")),
-    }
-}
-
-async fn piece(
-    client: &Client,
-    response: &mut Response,
-    cancel: &Cancel,
-    received: &Received<'_>,
-    whole: bool,
-) -> Result<Option<Vec<u8>>, Fault> {
-    let Some((left, late)) = received.time_left(client, whole) else { return Ok(None) };
-    match unless(cancel, left, response.chunk()).await? {
-        Some(Ok(piece)) => Ok(piece.map(|p| p.to_vec())),
-        Some(Err(e)) if received.ended.is_some() => {
-            tracing::debug!("after the end of an answer: {}", client.cleaned(&cause(&e)));
-            Ok(None)
-        }
-        Some(Err(e)) => Err(dropped(client, received, &format!(": {}", client.cleaned(&cause(&e))))),
-        None if received.ended.is_some() => Ok(None),
-        None => Err(Fault::Failed(format!("{} {late} {}", client.shown, kept(received)))),
-    }
-}
-
-fn strange(client: &Client, received: &Received<'_>) -> Fault {
-    Fault::Failed(format!("{} sends something that is not part of a chat. {}", client.shown, kept(received)))
-}
-
-fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
-    Fault::Failed(format!("{} ended the connection in the middle of the answer{why}. {}", client.shown, kept(received)))
-}
-
-fn kept(received: &Received<'_>) -> String {
-    match received.tokens.len() as u64 {
-        0 => "None of the answer had arrived.".to_owned(),
-        n => format!("The part that arrived (about {} tokens) is kept; ask again for a whole answer.", grouped(n)),
-    }
-}
-
 impl<'c> Received<'c> {
     pub(super) fn new(
         id: u64,
-        codec: &'c Codec,
-        in_thought: bool,
+        client: &'c Client,
+        writer: Writer<'c>,
         steering: Option<&Steering>,
         report: &'c dyn Fn(EngineEvent),
     ) -> Received<'c> {
         Received {
             id,
+            client,
             report,
-            writer: Writer::new(codec, in_thought),
+            writer,
             steer: steering.map(|s| (s.0)()),
             halves: Default::default(),
             tokens: Vec::new(),
@@ -147,7 +64,6 @@ impl<'c> Received<'c> {
             called: false,
             usage: None,
             ended: None,
-            ended_at: None,
             answer_bytes: 0,
             begun: Instant::now(),
             first: None,
@@ -158,10 +74,82 @@ impl<'c> Received<'c> {
         }
     }
 
+    /// Reads an answer to its end; all of it is here, also after a fault.
+    pub(super) async fn receive(&mut self, answering: Answering, cancel: &Cancel) -> Result<Ended, Fault> {
+        let ended = self.receive_all(answering, cancel).await;
+        let half = self.halves.1.finish();
+        self.push("", half)?;
+        ended
+    }
+
+    async fn receive_all(&mut self, answering: Answering, cancel: &Cancel) -> Result<Ended, Fault> {
+        let Answering { mut response, whole } = answering;
+        let (mut events, mut data, mut is_done) = (Events::default(), Vec::new(), false);
+        self.begun = Instant::now();
+        while !is_done {
+            let Some(piece) = self.piece(&mut response, cancel, whole).await? else { break };
+            let pushed = events.push(&piece, &mut data);
+            pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", self.client.shown)))?;
+            for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
+                is_done = self.take(&event)? || matches!(self.ended, Some((Ended::Repeats, _)));
+                if is_done {
+                    break;
+                }
+            }
+        }
+        if !is_done {
+            // A last line without its end counts only if it is complete JSON.
+            let _ = events.finish(&mut data);
+            for event in data.drain(..) {
+                let is_cut = matches!(chat::event(&event), Event::Strange);
+                is_done = is_done || (!is_cut && self.take(&event)?);
+            }
+        }
+        match self.ended {
+            Some((ended, _)) => Ok(ended),
+            None if is_done => Ok(Ended::Stop),
+            None if self.other && self.progress.is_none() => Err(self.strange()),
+            None => Err(self.dropped("")),
+        }
+    }
+
+    async fn piece(&self, response: &mut Response, cancel: &Cancel, whole: bool) -> Result<Option<Vec<u8>>, Fault> {
+        let Some((left, late)) = self.time_left(whole) else { return Ok(None) };
+        match unless(cancel, left, response.chunk()).await? {
+            Some(Ok(piece)) => Ok(piece.map(|p| p.to_vec())),
+            Some(Err(e)) if self.ended.is_some() => {
+                tracing::debug!("after the end of an answer: {}", self.client.cleaned(&cause(&e)));
+                Ok(None)
+            }
+            Some(Err(e)) => Err(self.dropped(&format!(": {}", self.client.cleaned(&cause(&e))))),
+            None if self.ended.is_some() => Ok(None),
+            None => Err(self.failed(&late)),
+        }
+    }
+
+    fn failed(&self, what: &str) -> Fault {
+        Fault::Failed(format!("{} {what} {}", self.client.shown, self.kept()))
+    }
+
+    fn strange(&self) -> Fault {
+        self.failed("sends something that is not part of a chat.")
+    }
+
+    fn dropped(&self, why: &str) -> Fault {
+        self.failed(&format!("ended the connection in the middle of the answer{why}."))
+    }
+
+    fn kept(&self) -> String {
+        match self.tokens.len() as u64 {
+            0 => "None of the answer had arrived.".to_owned(),
+            n => format!("The part that arrived (about {} tokens) is kept; ask again for a whole answer.", grouped(n)),
+        }
+    }
+
     /// The timeout of the next bytes and its fault text; `None` once a complete answer has had its time for counts.
-    fn time_left(&self, client: &Client, whole: bool) -> Option<(Duration, String)> {
-        let patience = client.patience;
-        if let Some(at) = self.ended_at {
+    fn time_left(&self, whole: bool) -> Option<(Duration, String)> {
+        let patience = self.client.patience;
+        if let Some((_, at)) = self.ended {
             let left = patience.stall.min(COUNTS).saturating_sub(at.elapsed());
             return (!left.is_zero()).then(|| (left, String::new()));
         }
@@ -186,25 +174,25 @@ impl<'c> Received<'c> {
     }
 
     /// Handles one event. True after the last.
-    fn take(&mut self, client: &Client, data: &str) -> Result<bool, Fault> {
+    fn take(&mut self, data: &str) -> Result<bool, Fault> {
         let chunk = match chat::event(data) {
             Event::Done => return Ok(true),
             Event::Chunk(chunk) => chunk,
             Event::Failed(message) => {
                 let mut halves = Halves::default();
                 let message = halves.join(&message) + halves.finish();
-                let kept = if self.progress.is_none() { String::new() } else { kept(self) };
-                return Err(client.refused_while_answering(&message, &kept));
+                let kept = if self.progress.is_none() { String::new() } else { self.kept() };
+                return Err(self.client.refused_while_answering(&message, &kept));
             }
             Event::Other => {
                 self.other = true;
                 return Ok(false);
             }
             Event::Strange if self.ended.is_some() => {
-                tracing::debug!("{} sends something that is not part of a chat after its answer", client.shown);
+                tracing::debug!("{} sends something that is not part of a chat after its answer", self.client.shown);
                 return Ok(false);
             }
-            Event::Strange => return Err(strange(client, self)),
+            Event::Strange => return Err(self.strange()),
         };
         let Chunk { thinking, text, tools, in_call, finished, usage } = chunk;
         self.usage = usage.or(self.usage);
@@ -217,21 +205,19 @@ impl<'c> Received<'c> {
         self.push(&thinking, &text)?;
         match finished {
             None => {}
-            Some(Finished::Stop) => self.ended = self.ended.or(Some(Ended::Stop)),
-            Some(Finished::Length) => self.ended = self.ended.or(Some(Ended::Length)),
-            Some(Finished::Filtered) => {
-                let at = &client.shown;
-                return Err(Fault::Failed(format!("{at} stopped the answer (content filter). {}", kept(self))));
-            }
-        }
-        if self.ended.is_some() {
-            self.ended_at.get_or_insert_with(Instant::now);
+            Some(Finished::Stop) => self.end(Ended::Stop),
+            Some(Finished::Length) => self.end(Ended::Length),
+            Some(Finished::Filtered) => return Err(self.failed("stopped the answer (content filter).")),
         }
         if self.answer_bytes > MOST_BYTES {
-            self.ended = self.ended.or(Some(Ended::Length));
+            self.end(Ended::Length);
             return Ok(true);
         }
         Ok(false)
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.ended.get_or_insert((ended, Instant::now()));
     }
 
     fn push(&mut self, thinking: &str, text: &str) -> Result<(), Fault> {
@@ -256,7 +242,7 @@ impl<'c> Received<'c> {
                     Steered::Instead(_) => self.over_budget = true,
                     Steered::Last => {
                         tokens.truncate(at + 1);
-                        self.ended = Some(Ended::Repeats);
+                        self.ended = Some((Ended::Repeats, now));
                         break;
                     }
                 }
@@ -279,7 +265,8 @@ impl<'c> Received<'c> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::codec::text_model;
+    use super::super::codec::{Codec, text_model};
+    use super::super::{Patience, RemoteOptions};
     use super::*;
     use std::cell::Cell;
 
@@ -291,7 +278,16 @@ mod tests {
             EngineEvent::Tokens { tokens_per_s, .. } => speed.set(tokens_per_s),
             other => panic!("{other:?}"),
         };
-        let mut received = Received::new(1, &codec, false, None, &report);
+        let options = RemoteOptions {
+            url: "http://127.0.0.1:1/v1".into(),
+            model: None,
+            key: None,
+            context: None,
+            patience: Patience::default(),
+            one_question: false,
+        };
+        let client = Client::new(&options).unwrap();
+        let mut received = Received::new(1, &client, Writer::new(&codec, false), None, &report);
         let apart = Duration::from_millis(50);
         for _ in 0..3 {
             received.write(vec![7; 6]);

@@ -20,8 +20,6 @@ pub struct Events {
     line: Vec<u8>,
     /// The last byte was CR: an LF after it belongs to the same line end.
     after_cr: bool,
-    /// The first line, which may begin with a byte order mark, is over.
-    begun: bool,
     data: Option<String>,
     name: String,
     bare: String,
@@ -75,7 +73,8 @@ impl Events {
     fn line_ended(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         let bytes = std::mem::take(&mut self.line);
         let line = halves::text(&bytes);
-        let line = if std::mem::replace(&mut self.begun, true) { &line } else { line.trim_start_matches('\u{FEFF}') };
+        // The first line may begin with a byte order mark.
+        let line = line.trim_start_matches('\u{FEFF}');
         // `[DONE]` is no JSON.
         let begins = line.starts_with('{') || line.starts_with("[{") || line == "[";
         if !self.bare.is_empty() || (self.data.is_none() && begins) {
@@ -89,25 +88,22 @@ impl Events {
             }
             return Ok(());
         }
-        if line.is_empty() {
-            self.event_ended(out);
-            return Ok(());
-        }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "data" => {}
-            "event" => {
-                value.clone_into(&mut self.name);
-                return Ok(());
-            }
+            _ if line.is_empty() => self.event_ended(out),
+            "data" => return self.add(value, out),
+            "event" => value.clone_into(&mut self.name),
             "error" => {
                 self.event_ended(out);
                 out.push(error(value));
-                return Ok(());
             }
-            _ => return Ok(()),
+            _ => {}
         }
+        Ok(())
+    }
+
+    fn add(&mut self, value: &str, out: &mut Vec<String>) -> Result<(), TooLong> {
         // Some servers end an event with a single line end. Joined, such lines are no JSON.
         let begins = value.starts_with('{') || value == "[DONE]";
         if begins && self.data.as_ref().is_some_and(|data| data.trim_end().ends_with('}')) {
