@@ -113,9 +113,9 @@ impl Verb {
         // Saved before the template runs: the template is part of the weights folder and may fail.
         self.remember_prompt(&text);
         let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
-        self.bring_up_to_date(parent, &mut new, true).await?;
-        let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
-        new.push(question);
+        let last = |new: &[Message]| new.last().map(|m| m.id).or(parent);
+        new.extend(self.updates(parent, last(&new), true).await?);
+        new.push(self.draft(Role::User, last(&new), text));
         let path: Vec<&Message> = self.here.tree.path_to(parent).into_iter().chain(&new).collect();
         let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;

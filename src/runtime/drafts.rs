@@ -78,18 +78,15 @@ impl State {
             self.write_draft(place, String::new());
         }
         self.drafts.homeless.remove(&serial);
-        match home {
-            Home::Session(id) => self.write_draft(id, text),
-            Home::Rowless | Home::Nowhere if text.is_empty() => {}
-            Home::Rowless => match self.place_for(serial) {
-                Some(place) => {
-                    place.holds = Some((serial, text.clone()));
-                    let id = place.id;
-                    self.write_draft(id, text);
-                }
-                None => drop(self.drafts.homeless.insert(serial, text)),
-            },
-            Home::Nowhere => drop(self.drafts.homeless.insert(serial, text)),
+        let to = match home {
+            Home::Session(id) => Some(id),
+            Home::Rowless if !text.is_empty() => self.hold(serial, &text),
+            Home::Rowless | Home::Nowhere => None,
+        };
+        match to {
+            Some(id) => self.write_draft(id, text),
+            None if text.is_empty() => {}
+            None => drop(self.drafts.homeless.insert(serial, text)),
         }
         Ok(())
     }
@@ -183,22 +180,22 @@ impl State {
         }
     }
 
-    /// The place of this session's draft, or a free one. One with the draft of an earlier run is not free.
-    fn place_for(&mut self, serial: u64) -> Option<&mut Place> {
-        let places = &self.drafts.places;
+    /// Holds a draft in its session's place, or in a free one. One with the draft of an earlier run is not free.
+    fn hold(&mut self, serial: u64, text: &str) -> Option<SessionId> {
+        let (store, places) = (&self.disk.store, &mut self.drafts.places);
         let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));
-        let at = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
-            Some(at) => at,
+        let mut place = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
+            Some(at) => places.remove(at),
             None => {
-                let store = &self.disk.store;
                 let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
                 // Checked again under the lock: another process may have left a draft meanwhile.
                 let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
-                let free = draft_places().filter(|id| is_free(*id)).find_map(claim)?;
-                self.drafts.places.push(free);
-                self.drafts.places.len() - 1
+                draft_places().filter(|id| is_free(*id)).find_map(claim)?
             }
         };
-        self.drafts.places.get_mut(at)
+        place.holds = Some((serial, text.to_owned()));
+        let id = place.id;
+        places.push(place);
+        Some(id)
     }
 }

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use super::baton::Running;
 use super::executor::Executor;
-use super::verb::Work;
+use super::verb::{BranchSlot, Work};
 use super::{
     Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
     grouped, refused,
@@ -99,13 +99,18 @@ impl Verb {
                     break;
                 }
                 let Some((which, branch)) = waiting.pop().or_else(|| self.next_branch(fan, &mut next)) else { break };
-                let Some(slot) = done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of)) else {
+                let Some(mut slot) = done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of)) else {
                     waiting.push((which, branch));
                     break;
                 };
-                let of = branch.clone();
-                let run = self.child(slot, of.message.is_some() || of.last.is_none(), async move |verb| {
-                    verb.run_branch(of).await
+                // It stores its waits in the conversation's wait and stops with the conversation.
+                slot.cancel = self.here.slot.cancel.clone();
+                let (baton, of) = (self.baton.clone(), branch.clone());
+                let run = Running::new(async move {
+                    let keeps = of.message.is_some() || of.last.is_none();
+                    let mut verb = Verb::new(baton, Some(BranchSlot { slot, keeps }));
+                    let grown = verb.run_branch(of).await;
+                    (verb.own.take().map(|own| own.slot).unwrap_or_default(), grown)
                 });
                 let mut lane = Lane { which, branch, wrote: false, commands: Vec::new(), run };
                 match self.drive(&mut lane) {

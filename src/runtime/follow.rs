@@ -63,18 +63,6 @@ enum What {
     Unreadable(String),
 }
 
-impl What {
-    fn word(&self) -> &'static str {
-        match self {
-            What::New(_) => "new",
-            What::Changed { new, .. } if new.trim().is_empty() => "deleted",
-            What::Changed { .. } => "changed",
-            What::Moved { .. } => "moved",
-            What::Unreadable(_) => "unreadable",
-        }
-    }
-}
-
 impl Pending {
     /// Name, text and kind of the document that brings the conversation up to date.
     fn document(&self) -> Option<(String, String, Option<Update>)> {

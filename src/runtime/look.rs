@@ -16,6 +16,8 @@ const SHOWN_LINES: usize = 6;
 const SHOWN_CHARACTERS: usize = 60;
 const LINES_AROUND: u64 = 10;
 const MOST_LINES: u64 = 400;
+const QUOTED_LINES: usize = 12;
+const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
 
 impl State {
     /// The message with this number, or the last answer.
@@ -54,8 +56,7 @@ impl State {
         let (title, text) = match passage {
             None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
             Some(k) => {
-                let passage = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i));
-                let Some(passage) = passage else {
+                let Some(passage) = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i)) else {
                     let what = match sources.passages.len() {
                         0 => "no passage stood out".to_owned(),
                         1 => "there is [1] only".to_owned(),
@@ -84,13 +85,8 @@ impl State {
             };
             return refused(format!("#{number} has no sentence s{sentence}: {what}."));
         };
-        let mut text = format!("{words}\n\n");
-        if passages.is_empty() {
-            text.push_str("No passage stood out.\n");
-        }
-        for passage in passages {
-            text.push_str(&self.with_lines("", passage));
-        }
+        let lines: String = passages.iter().map(|passage| self.with_lines("", passage)).collect();
+        let text = format!("{words}\n\n{}", if lines.is_empty() { "No passage stood out.\n" } else { &lines });
         let title = format!("What sentence s{sentence} of #{number} looked at");
         let sentence = (sentence, sentences.len() as u64);
         self.show(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text })
@@ -146,12 +142,10 @@ impl State {
         let Some(message) = self.holder(passage) else {
             return refused(format!("Message #{} is not on this branch.", passage.number));
         };
+        let most = passage.first_line.saturating_add(MOST_LINES);
         let around = Passage {
             first_line: passage.first_line.saturating_sub(LINES_AROUND).max(1),
-            last_line: passage
-                .last_line
-                .saturating_add(LINES_AROUND)
-                .min(passage.first_line.saturating_add(MOST_LINES)),
+            last_line: passage.last_line.saturating_add(LINES_AROUND).min(most),
             ..passage.clone()
         };
         let inside = passage.first_line..=passage.last_line;
@@ -216,18 +210,16 @@ impl State {
             add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
         }
         // A copied branch has no blocks recorded.
-        let answered = (1..)
-            .zip(&path)
-            .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))
-            .last();
+        let answers = (1..).zip(&path).filter_map(|(n, m)| Some((n, m.meta.looked.as_ref()?)));
+        let (answer, looked) = answers.filter(|(_, l)| !l.blocks.is_empty()).last().unzip();
         ContextMap {
             stretches,
             used,
             limit: self.here.meters.context_limit,
-            block_tokens: answered.map_or(0, |(_, l)| l.block_tokens),
-            looked: answered.map_or_else(Vec::new, |(_, l)| l.blocks.clone()),
-            passages: answered.map_or_else(Vec::new, |(_, l)| l.passages.clone()),
-            answer: answered.map(|(n, _)| n),
+            block_tokens: looked.map_or(0, |l| l.block_tokens),
+            looked: looked.map(|l| l.blocks.clone()).unwrap_or_default(),
+            passages: looked.map(|l| l.passages.clone()).unwrap_or_default(),
+            answer,
         }
     }
 
@@ -266,9 +258,7 @@ impl State {
             let since = version.map_or("", |v| self.changed_since(v.last));
             page.push_str(&format!("    [{k}] {}{since}{hint}\n", quote.place()));
             marked.lines().for_each(|line| page.push_str(&format!("          “{line}”\n")));
-            let source = sources.iter().find(|source| quote.document.as_deref() == Some(source.name));
-            let lines =
-                source.map_or(&[][..], |source| std::slice::from_ref(source)).iter().flat_map(|s| quote.lines(s.text));
+            let lines = version.into_iter().flat_map(|version| quote.lines(&version.text));
             lines.take(QUOTED_LINES).for_each(|(n, line)| page.push_str(&format!("    {n:>7}  {line}\n")));
             page.push_str("    \n");
         }
@@ -322,9 +312,6 @@ fn named(message: &Message) -> (String, u64) {
         None => (first_words(&title_of(message), 40), 0),
     }
 }
-
-const QUOTED_LINES: usize = 12;
-const NOT_FOUND: [&str; 5] = ["could not find", "cannot find", "does not say", "not mentioned", "not in the document"];
 
 #[derive(Debug, Default)]
 pub(super) struct Indexes(HashMap<String, Arc<Index>>);

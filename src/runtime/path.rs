@@ -66,11 +66,6 @@ impl Path {
         Path { segments: self.segments.iter().take(count).cloned().collect() }
     }
 
-    /// The prefix that ends with `segment`; `None` if the segment is not on the path.
-    pub fn up_to(&self, segment: &SegmentId) -> Option<Path> {
-        self.segments.iter().position(|s| s.id == *segment).map(|at| self.prefix(at + 1))
-    }
-
     /// The prefix with unchanged text under a new rendering.
     pub fn unchanged(&self, rendered: &str) -> Path {
         self.prefix(unchanged_prefix(&self.segments, rendered))

@@ -49,7 +49,11 @@ impl State {
     fn text_up_to(&self, message: MessageId) -> Option<String> {
         let segment = self.here.ends.get(&message)?;
         let stored = self.disk.stored_path(segment).ok()?;
-        let path = if stored.head() == Some(*segment) { stored } else { self.here.slot.live.up_to(segment)? };
+        let live = &self.here.slot.live;
+        let path = match stored.head() == Some(*segment) {
+            true => stored,
+            false => live.prefix(1 + live.segments().iter().position(|s| s.id == *segment)?),
+        };
         let boundary = path.segments().last().map(|s| s.content.boundary)?;
         let tokenizer = self.engine.tokenizer();
         let spelled = tokenizer.spell(&path.tokens(), Before::Edge);

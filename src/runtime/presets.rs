@@ -74,14 +74,12 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
         return Ok(preset);
     }
     let own = dir.map(names).unwrap_or_default();
-    match dir {
-        Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
-        Some(_) | None => {
-            let all: Vec<&str> = BUILT_IN.iter().map(|p| p.name).chain(own.iter().map(String::as_str)).collect();
-            let near = meant(name, all.iter().copied());
-            Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
-        }
+    if let Some(dir) = dir.filter(|_| own.iter().any(|n| n == name)) {
+        return read(&file_of(dir, name));
     }
+    let all: Vec<&str> = BUILT_IN.iter().map(|p| p.name).chain(own.iter().map(String::as_str)).collect();
+    let near = meant(name, all.iter().copied());
+    Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
 }
 
 impl State {
@@ -144,8 +142,7 @@ impl State {
             message.push_str(&format!(". Its thinking settings were ignored: {why}"));
         }
         let path = self.here.tree.path();
-        let present = path.first().filter(|m| m.role == Role::System);
-        let read_here = present.map(|m| m.text.clone());
+        let read_here = path.first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
             if self.here.tree.is_empty() && self.here.may_write().is_ok() {
                 self.move_head(None)?;
@@ -178,10 +175,8 @@ impl State {
             .filter_map(|row| Some((row.name, settings.value(row)?)))
             .collect();
         values.extend(display);
-        let first = self.here.tree.path().first().copied();
-        let system = match first {
-            Some(m) if m.role == Role::System => Some(m.text.clone()),
-            Some(_) => None,
+        let system = match self.here.tree.path().first() {
+            Some(m) => Some(m.text.clone()).filter(|_| m.role == Role::System),
             None => self.here.system.clone(),
         };
         let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };

@@ -47,11 +47,8 @@ impl Verb {
 }
 
 impl State {
-    /// Creates the session's row if needed, with a name from its first message.
-    fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
-        if let Some(id) = self.here.id {
-            return Ok(id);
-        }
+    /// Creates the session's row, with a name from its first message.
+    fn create_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
         let store = &self.disk.store;
         let id = store.new_session_id();
         if self.here.name.is_empty() {
@@ -70,6 +67,8 @@ impl State {
             let (title, by) = (self.here.title.clone(), TitleBy::Person);
             changes.push(Change::Title { session: id, title, by });
         }
+        let earlier = self.here.tree.path().into_iter().cloned();
+        changes.extend(earlier.map(|m| Change::PutMessage { session: id, message: Box::new(m) }));
         self.here.id = Some(id);
         self.draft_gets_row(id, changes);
         self.lock_session(id);
@@ -115,17 +114,16 @@ impl State {
 
     pub fn add_quietly(&mut self, message: Message) -> Done<Wanted> {
         let mut changes = Vec::new();
-        if message.role == Role::System && self.here.id.is_none() {
-            // The session is named after the first question, which follows.
-            self.here.tree.add(message);
-            return Ok(Wanted::Texts(0));
-        }
         let fresh = self.here.id.is_none();
-        let session = self.session_row(&message, &mut changes)?;
-        if fresh {
-            let earlier = self.here.tree.path().into_iter().cloned();
-            changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
-        }
+        let session = match self.here.id {
+            Some(session) => session,
+            None if message.role == Role::System => {
+                // The session is named after the first question, which follows.
+                self.here.tree.add(message);
+                return Ok(Wanted::Texts(0));
+            }
+            None => self.create_row(&message, &mut changes)?,
+        };
         // A second question makes it a conversation.
         let asks_again = message.role == Role::User && self.here.tree.path().iter().any(|m| m.role == Role::User);
         if asks_again || (fresh && self.attendance == Attendance::Absent) {

@@ -104,25 +104,19 @@ impl Verb {
         let session = of.session;
         if written.is_none() && !self.here.queue.is_empty() {
             // A request had priority; the title is tried again after it.
-            match self.here.id == Some(session) {
-                true => self.here.wants_title = true,
-                false => self.untitled.push_back(of),
-            }
+            self.untitled.push_back(of);
             return Ok(());
         }
         let title = written.and_then(|stats| cleaned(&self.engine.decoded(begin, &stats.generated).answer));
         let Some(title) = title else { return Ok(()) };
         let made = title.clone();
-        let titled = self.in_session(
-            |other| other.id == Some(session),
-            |state| {
-                // A title from the user stays.
-                if state.here.title.is_empty() {
-                    state.has_title(made, TitleBy::Model);
-                }
-            },
-        );
-        if titled.is_none() {
+        let take = |state: &mut State| {
+            // A title from the user stays.
+            if state.here.title.is_empty() {
+                state.has_title(made, TitleBy::Model);
+            }
+        };
+        if self.in_session(|other| other.id == Some(session), take).is_none() {
             self.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
         }
         Ok(())

@@ -4,7 +4,7 @@
 //! handles requests, pages and other conversations. [`Conversation::wait`] names the wait; the event that ends it is
 //! stored in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
 //!
-//! A verb may drive children ([`Verb::child`]), each in another slot of the engine ([`super::fan_out`]).
+//! A verb may drive branches, each in another slot of the engine ([`super::fan_out`]).
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -150,22 +150,6 @@ impl Verb {
 
     pub fn is_in_own_slot(&self) -> bool {
         self.own.is_none()
-    }
-
-    /// Begins a child in `slot` that stores its waits in [`Conversation::wait`] and stops with the conversation.
-    pub fn child<T: 'static>(
-        &self,
-        mut slot: Slot,
-        keeps: bool,
-        body: impl AsyncFnOnce(&mut Verb) -> Done<T> + 'static,
-    ) -> Running<(Slot, Done<T>)> {
-        let baton = self.baton.clone();
-        slot.cancel = self.here.slot.cancel.clone();
-        Running::new(async move {
-            let mut verb = Verb::new(baton, Some(BranchSlot { slot, keeps }));
-            let done = body(&mut verb).await;
-            (verb.own.take().map(|own| own.slot).unwrap_or_default(), done)
-        })
     }
 
     /// The key of the user's choice. The last one cancels and loses nothing; without a user the first is taken.

@@ -244,7 +244,7 @@ impl Fan for Several {
             made.path = grown.path;
             grown.stats
         });
-        state.complete(answer, &self.rendered, &stats, &made.path);
+        state.end_answer(answer, &self.rendered, &stats, &made.path);
         made.failed = stats.err();
     }
 }

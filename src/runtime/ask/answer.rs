@@ -11,7 +11,7 @@ use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sou
 use crate::engine::protocol::{JobDone, JobStats, Looked, LookedAt, Sampling, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
 
-pub(super) struct Answer {
+pub struct Answer {
     pub(super) message: Message,
     sampling: Sampling,
     /// How the answer begins, and the number of its thought tokens from an earlier run.
@@ -178,13 +178,7 @@ impl State {
         map.sources(&rendered.text, looked, sentences)
     }
 
-    pub(super) fn complete(
-        &mut self,
-        mut answer: Answer,
-        rendered: &Rendered,
-        stats: &Done<PrefillStats>,
-        live: &Path,
-    ) -> MessageId {
+    pub fn end_answer(&mut self, mut answer: Answer, rendered: &Rendered, stats: &Done<PrefillStats>, live: &Path) {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
@@ -213,9 +207,7 @@ impl State {
         }
         message.meta.quotes = self.quotes(message.parent, &message.text);
         self.amend(&message);
-        let id = message.id;
         self.report(Notice::Finished(message));
-        id
     }
 
     pub fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {
@@ -288,8 +280,8 @@ impl Verb {
                 }
             };
         }
-        let live = std::mem::take(&mut self.here.slot.live);
-        let id = self.complete(answer, rendered, &stats, &live);
+        let (id, live) = (answer.message.id, std::mem::take(&mut self.here.slot.live));
+        self.end_answer(answer, rendered, &stats, &live);
         self.here.slot.live = live;
         self.show_tree();
         self.report_meters();

@@ -70,9 +70,8 @@ impl Verb {
     pub async fn refresh(&mut self) -> Done {
         self.here.may_write()?;
         self.engine_ready().await?;
-        let mut new = Vec::new();
         let head = self.here.tree.head();
-        self.bring_up_to_date(head, &mut new, true).await?;
+        let new = self.updates(head, head, true).await?;
         let ages = self.ages_of_read().await?;
         let path: Vec<&Message> = self.here.tree.path().into_iter().chain(&new).collect();
         match self.rebased(&path, &ages) {

@@ -33,12 +33,19 @@ impl Verb {
         let pending = self.pending_now().await?;
         let mut text = String::new();
         for p in pending.iter().take(LISTED) {
+            let word = match &p.what {
+                What::New(_) => "new",
+                What::Changed { new, .. } if new.trim().is_empty() => "deleted",
+                What::Changed { .. } => "changed",
+                What::Moved { .. } => "moved",
+                What::Unreadable(_) => "unreadable",
+            };
             let size = match (&p.what, p.document()) {
                 (What::Unreadable(why), _) => why.clone(),
                 (_, Some((_, text, _))) => format!("{} tokens", grouped(self.count(&text)?)),
                 (_, None) => String::new(),
             };
-            text.push_str(&format!("    {:<10}  {}  {size}\n", p.what.word(), p.name));
+            text.push_str(&format!("    {word:<10}  {}  {size}\n", p.name));
         }
         let more = pending.len().saturating_sub(LISTED);
         let new = match self.config.follow.new {
@@ -73,22 +80,29 @@ impl Verb {
         self.unstopped()
     }
 
-    /// Adds documents that bring the followed files up to date. Without `asks`, new files wait.
-    pub async fn bring_up_to_date(&mut self, parent: Option<MessageId>, new: &mut Vec<Message>, asks: bool) -> Done {
+    /// Documents that bring the files followed on the branch of `parent` up to date, to follow the message `after`. Without
+    /// `asks`, new files wait.
+    pub async fn updates(
+        &mut self,
+        parent: Option<MessageId>,
+        mut after: Option<MessageId>,
+        asks: bool,
+    ) -> Done<Vec<Message>> {
         if self.following().is_none() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         self.look_again().await?;
         let mut pending = self.pending(&self.here.tree.path_to(parent));
         if !self.wants_new(&pending, asks).await? {
             pending.retain(|p| !matches!(p.what, What::New(_)));
         }
-        for p in pending {
-            let Some((name, text, update)) = p.document() else { continue };
-            let parent = new.last().map(|m| m.id).or(parent);
-            new.push(self.read_document(parent, &name, Some(&p.path), text, update));
-        }
-        Ok(())
+        let document = |p: Pending| {
+            let (name, text, update) = p.document()?;
+            let message = self.read_document(after, &name, Some(&p.path), text, update);
+            after = Some(message.id);
+            Some(message)
+        };
+        Ok(pending.into_iter().filter_map(document).collect())
     }
 
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
@@ -135,9 +149,8 @@ impl Verb {
     pub async fn watch_again(&mut self) -> Done {
         self.followed()?.is_fresh = false;
         self.engine_ready().await?;
-        let mut new = Vec::new();
-        self.bring_up_to_date(self.here.tree.head(), &mut new, false).await?;
-        for message in new {
+        let head = self.here.tree.head();
+        for message in self.updates(head, head, false).await? {
             self.add_message(message)?;
         }
         // Each answer begins with the state after the updates.
