@@ -104,6 +104,21 @@ fn without_watches_changes_are_found_by_looking() {
 }
 
 #[test]
+fn without_watches_looks_keep_their_distance() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.txt"), "a").unwrap();
+    let looks = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&looks);
+    let watching = Watching { most: 0, every: Duration::from_millis(200) };
+    let _follower = Follower::start(looker(dir.path()), watching, move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    // The first look, the reason, and one look each time.
+    assert!(looks.load(Ordering::Relaxed) <= 8, "{looks:?}");
+}
+
+#[test]
 fn folders_of_many_files_are_looked_at_again_in_seconds() {
     let dir = tempfile::tempdir().unwrap();
     for folder in 0..100 {

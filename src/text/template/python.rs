@@ -1,7 +1,5 @@
 //! Python's operators and functions that minijinja lacks or spells differently.
 
-use std::borrow::Cow;
-
 use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Serde, StringInput, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
@@ -51,15 +49,15 @@ pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, 
 }
 
 /// `trim`, with Jinja2's name of the argument.
-pub(super) fn trim(text: StringInput<'_>, chars: Option<Cow<'_, str>>, names: Kwargs) -> Result<Value, Error> {
-    let chars = either(chars, &names, "chars")?;
+pub(super) fn trim(value: &Value, chars: Option<&str>, names: Kwargs) -> Result<Value, Error> {
+    let (text, chars) = (str(value), either(chars, &names, "chars")?);
     names.assert_all_used()?;
-    Ok(minijinja::filters::trim(text, chars))
+    Ok(chars.map_or(text.trim(), |chars| text.trim_matches(|c| chars.contains(c))).into())
 }
 
 /// `replace`, with Jinja2's name of the argument.
 pub(super) fn replace(
-    text: StringInput<'_>,
+    value: &Value,
     old: StringInput<'_>,
     new: StringInput<'_>,
     count: Option<i64>,
@@ -67,7 +65,7 @@ pub(super) fn replace(
 ) -> Result<Value, Error> {
     let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
     names.assert_all_used()?;
-    Ok(Value::from(text.as_str().replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
+    Ok(Value::from(str(value).replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
 }
 
 /// `{{ value }}` as Python prints it.
