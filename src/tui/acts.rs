@@ -3,6 +3,7 @@
 use super::cleaned::clean;
 use super::keys::Action;
 use super::overlay::{ListView, Overlay, Page};
+use super::status::duration;
 use super::{App, Effect};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::MessageId;
@@ -95,10 +96,11 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
 }
 
 /// Calls a user who is elsewhere when work that took long ends.
-pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
+pub(super) fn notify(app: &mut App, name: &str, what: &str, took: u64, effects: &mut Vec<Effect>) {
     if took >= NOTIFY_AFTER_MS && !app.focused {
         app.unseen = true;
-        effects.push(Effect::Notify(text));
+        let after = duration(took as f64 / 1e3);
+        effects.push(Effect::Notify(format!("{name}: {what} after {after}")));
     }
 }
 

@@ -61,12 +61,8 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     if !line.starts_with('/') || line.starts_with("//") || line.contains('\n') {
         return Wanted::Nothing;
     }
-    let Some(space) = line.find(char::is_whitespace) else {
-        return Wanted::Known(0, commands(&line[1..], "/"));
-    };
-    let Some(command) = find(&line[1..space].to_lowercase()) else {
-        return Wanted::Nothing;
-    };
+    let Some(space) = line.find(char::is_whitespace) else { return Wanted::Known(0, commands(&line[1..], "/")) };
+    let Some(command) = find(&line[1..space].to_lowercase()) else { return Wanted::Nothing };
     let from = word_start(line);
     let word = &line[from..];
     let pick = |names: Vec<&str>| Wanted::Known(from, best(word, &names).map(|n| Candidate::new(n, "")).collect());
@@ -148,9 +144,7 @@ impl Popup {
         let height = self.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
         let name_cells = self.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
         let cells = usize::from(body.width).saturating_sub(1);
-        let Ok(rows) = u16::try_from(height) else {
-            return;
-        };
+        let Ok(rows) = u16::try_from(height) else { return };
         let frame = Rect { y: body.bottom().saturating_sub(rows + 1), height: rows + 1, ..body };
         painter.clear(frame);
         painter.rule(Rect { height: 1, ..frame });
@@ -238,9 +232,7 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
 }
 
 pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
-    let Some(popup) = &mut app.popup else {
-        return false;
-    };
+    let Some(popup) = &mut app.popup else { return false };
     let last = popup.candidates.len().saturating_sub(1);
     let go = |popup: &mut Popup, to: usize| (popup.selected, popup.meant) = (to, true);
     match key.code {
@@ -257,9 +249,7 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
 /// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
 /// is never replaced.
 fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let Some(popup) = &app.popup else {
-        return;
-    };
+    let Some(popup) = &app.popup else { return };
     let naming = popup.from == 0;
     let typed = app.composer.text().get(popup.from..).unwrap_or_default();
     let exact = naming && popup.selected == 0 && find(typed.trim_start_matches('/')).is_some();
@@ -276,9 +266,7 @@ fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn take_candidate(app: &mut App) {
-    let Some(popup) = app.popup.take() else {
-        return;
-    };
+    let Some(popup) = app.popup.take() else { return };
     if let Some(c) = popup.candidates.get(popup.selected) {
         replace_word(app, popup.from, &c.text, !c.text.ends_with('/') || popup.from == 0);
     }
@@ -286,9 +274,7 @@ fn take_candidate(app: &mut App) {
 
 fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     let line = app.composer.text().to_string();
-    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else {
-        return;
-    };
+    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else { return };
     let space = if finished && !after.starts_with(' ') { " " } else { "" };
     app.composer.set(&format!("{before}{text}{space}"));
     let at = app.composer.cursor();

@@ -123,9 +123,7 @@ impl Entry {
     }
 
     pub fn delta(&mut self, thinking: bool, text: &str) {
-        let Item::Message(m) = &mut self.item else {
-            return;
-        };
+        let Item::Message(m) = &mut self.item else { return };
         let (raw, clean) = if thinking {
             self.progress = Progress::Thinking;
             (&mut m.thinking, &mut self.clean_thoughts)

@@ -326,9 +326,7 @@ fn is_about_the_transcript(action: Action) -> bool {
 }
 
 fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
-    let Some((number, message)) = app.transcript.selected_message() else {
-        return false;
-    };
+    let Some((number, message)) = app.transcript.selected_message() else { return false };
     let document = message.meta.document.as_ref().map(|d| d.name.clone());
     if key.ctrl || key.alt {
         return false;

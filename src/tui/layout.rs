@@ -16,7 +16,6 @@ pub const MIN_SIZE: (u16, u16) = (30, 8);
 /// Below this size header and status line leave their rows to the transcript.
 const FULL_SIZE: (u16, u16) = (60, 15);
 pub const PANEL_CELLS: u16 = 46;
-
 const NOTE_ROWS: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,9 +97,7 @@ pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
 
 pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
     let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
-    let Some(several) = app.several.as_ref().filter(|_| chooses) else {
-        return Cow::Borrowed(question);
-    };
+    let Some(several) = app.several.as_ref().filter(|_| chooses) else { return Cow::Borrowed(question) };
     let short = question.without_labels();
     let rows = several_rows(body, below, question_height(app, &short, body));
     match several.is_in_sight(usize::from(app.size.0), usize::from(rows)) {

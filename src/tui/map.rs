@@ -130,9 +130,7 @@ impl MapView {
     }
 
     pub fn about(&self) -> String {
-        let Some(cell) = self.cells.get(self.at) else {
-            return "Nothing is in the context yet.".into();
-        };
+        let Some(cell) = self.cells.get(self.at) else { return "Nothing is in the context yet.".into() };
         let what = self.stretch().map_or_else(String::new, |s| format!("  #{} {}", s.number, sanitize_line(&s.name)));
         let looked = match cell.passage.and_then(|p| Some((p, self.map.passages.get(p)?))) {
             Some((p, passage)) => format!("  [{}] {} ({})", p + 1, sanitize_line(&passage.place()), passage.percent()),

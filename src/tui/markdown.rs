@@ -4,27 +4,16 @@
 //! is *stable* once a later block has begun on a complete line; [`Stream`] renders it once and then only the open
 //! tail. For every prefix the result equals a fresh rendering. A fence line is held back until it is complete.
 
-use pulldown_cmark::{Event, Parser};
-
 pub use super::render::{CodeBlock, Colours, Style};
-use super::render::{Writer, options, render_block};
+use super::render::{Writer, render_block, top_level};
 use super::rows::Row;
 
 fn block_starts(text: &str) -> Vec<usize> {
     let mut starts = Vec::new();
-    let mut depth = 0usize;
-    for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
-        let begins = depth == 0 && !matches!(event, Event::End(_));
-        if begins {
-            let line = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
-            if starts.last().is_none_or(|last| *last < line) {
-                starts.push(line);
-            }
-        }
-        match event {
-            Event::Start(_) => depth += 1,
-            Event::End(_) => depth = depth.saturating_sub(1),
-            _ => {}
+    for (_, range) in top_level(text) {
+        let line = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+        if starts.last().is_none_or(|last| *last < line) {
+            starts.push(line);
         }
     }
     starts

@@ -10,7 +10,7 @@ use super::mention;
 use super::overlay::{Item, Kind, ListView, Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
-use super::status::{duration, writing_speed};
+use super::status::writing_speed;
 use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
 use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
@@ -333,8 +333,7 @@ fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if !app.queue.lines.is_empty() {
         return;
     }
-    let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
+    let name = if app.session.name.is_empty() { "sala-chat".into() } else { app.session.name.clone() };
     let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
-    let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
-    notify(app, took, text, effects);
+    notify(app, &name, what, took, effects);
 }

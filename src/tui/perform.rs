@@ -116,9 +116,7 @@ fn queue(app: &mut App, effects: &mut Vec<Effect>) {
 /// Sends queued lines once the model is free and every request is acknowledged, but not while another session opens.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
     while !app.queue.held && is_free(app) {
-        let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
-            return;
-        };
+        let Some(Queued { line, edits }) = app.queue.lines.pop_front() else { return };
         if commands::is_command(&line) {
             match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),

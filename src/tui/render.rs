@@ -5,6 +5,7 @@ mod inline;
 mod table;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
@@ -48,8 +49,22 @@ pub struct CodeBlock {
     pub text: String,
 }
 
-pub(super) fn options() -> Options {
+fn options() -> Options {
     Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS | Options::ENABLE_MATH
+}
+
+/// The first events of the blocks at the top level.
+pub(super) fn top_level(text: &str) -> impl Iterator<Item = (Event<'_>, Range<usize>)> {
+    let mut depth = 0usize;
+    Parser::new_ext(text, options()).into_offset_iter().filter(move |(event, _)| {
+        let begins = depth == 0 && !matches!(event, Event::End(_));
+        match event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        begins
+    })
 }
 
 pub(super) struct Writer<'a> {

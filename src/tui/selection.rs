@@ -46,7 +46,7 @@ impl Selection {
         let mut text = String::new();
         let mut joint = None;
         for (index, entry) in transcript.entries().iter().enumerate().take(last.entry + 1).skip(first.entry) {
-            for row in 0..entry.len() {
+            for row in 0..entry.height() {
                 let Some((from, to)) = self.cells(index, row) else { continue };
                 let line = entry.line(row);
                 // Heads and decoration are not text.

@@ -18,11 +18,8 @@ pub(super) use leaving::leave;
 use leaving::{Leaving, go_on};
 
 const SPLIT_FROM: u16 = 160;
-
 const ALONE: &str = "No other session is open: /new or /resume NAME";
-
 const UNNAMED: &str = "new session";
-
 const REFUSED_MS: u64 = 8_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +56,7 @@ pub enum Side {
     Right,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Away {
     serial: u64,
     composer: Composer,
@@ -290,8 +287,6 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         },
         reading: std::mem::take(&mut app.reading_for_question),
         promised: leaving.is_some_and(|l| l.promised),
-        sent: false,
-        refused: None,
         transcript: app.transcript.put_away(),
         mark: match leaving {
             Some(_) if app.questions.iter().any(Question::is_of_runtime) => Mark::Asks,
@@ -299,8 +294,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
             _ => Mark::Quiet,
         },
         since: app.busy_since.take(),
-        news: false,
-        held: None,
+        ..Away::default()
     };
     let left = away.queue.lines.len() * usize::from(away.queue.held);
     if app.tabs.second == Some(serial) {

@@ -227,9 +227,7 @@ impl Transcript {
 
     pub fn remark_selected(&mut self, text: &str) -> bool {
         self.clear_remark();
-        let Some(entry) = self.selected.and_then(|i| self.entries.get_mut(i)) else {
-            return false;
-        };
+        let Some(entry) = self.selected.and_then(|i| self.entries.get_mut(i)) else { return false };
         entry.remark(Some(text.to_string()));
         true
     }

@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
+use pulldown_cmark::{CodeBlockKind, Event, Tag};
 
 use super::markdown::{Stream, Style};
-use super::render::{Writer, options, render_block};
+use super::render::{Writer, render_block, top_level};
 use super::rows::{Face, Row};
 use super::wrap::{Piece, Prefix, wrap};
 
@@ -28,24 +28,11 @@ pub(super) fn render(text: &str, style: Style<'_>) -> Stream {
 }
 
 fn fences(text: &str) -> Vec<Range<usize>> {
-    let mut found = Vec::new();
     if !text.contains("```") && !text.contains("~~~") {
-        return found;
+        return Vec::new();
     }
-    let mut depth = 0usize;
-    for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
-        match event {
-            Event::Start(tag) => {
-                if depth == 0 && matches!(tag, Tag::CodeBlock(CodeBlockKind::Fenced(_))) {
-                    found.push(whole_lines(text, &range));
-                }
-                depth += 1;
-            }
-            Event::End(_) => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    found
+    let fenced = |event: &Event<'_>| matches!(event, Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(_))));
+    top_level(text).filter(|(event, _)| fenced(event)).map(|(_, range)| whole_lines(text, &range)).collect()
 }
 
 fn whole_lines(text: &str, range: &Range<usize>) -> Range<usize> {

@@ -115,10 +115,10 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     }
     args.plot.iter().try_for_each(|path| check_plot(path, skips(args, "needles")))?;
     let Chosen { name, note } = open::model(context)?;
-    note.iter().for_each(|note| context.note(note));
     if args.looked {
         return report(context, &name, &[looked::measure(context, &args.lengths)?]);
     }
+    note.iter().for_each(|note| context.note(note));
     let (text, _) = open::text(&name)?;
     let checkpoint = open::checkpoint(context, &name)?;
     let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();

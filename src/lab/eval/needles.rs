@@ -156,9 +156,7 @@ fn prompts(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Prompt>,
 
 pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
     let prompts = prompts(text, length, subject.live.limit())?;
-    let Some(first) = prompts.first() else {
-        return Err(failed("there are no needles"));
-    };
+    let Some(first) = prompts.first() else { return Err(failed("there are no needles")) };
     let alike = |a: &Prompt| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
     let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
     subject.read(first.tokens.get(..shared).unwrap_or_default(), &[], &mut |_, _| ())?;

@@ -191,9 +191,7 @@ impl<B: Backend> Replay<'_, B> {
     fn caches(&mut self, length: usize, report: &mut Report) -> Result<()> {
         let name = self.name;
         for image in self.live.export_rows(self.b, 0..length)?.tensors {
-            let Some((part, layer)) = image.name.split_once('.') else {
-                continue;
-            };
+            let Some((part, layer)) = image.name.split_once('.') else { continue };
             let key = format!("layer{layer}.cache_{part}_tail");
             if self.golden.has(&key) {
                 let (found, golden) = (numbers(&image), self.golden.floats(&key)?);

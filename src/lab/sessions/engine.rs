@@ -126,9 +126,7 @@ impl Session<'_> {
     }
 
     fn inter_token(&mut self, decode: u64) -> Result<Value, Failure> {
-        let Some(base) = self.store.segment(self.tip)? else {
-            return Err(failed("the measured session is gone"));
-        };
+        let Some(base) = self.store.segment(self.tip)? else { return Err(failed("the measured session is gone")) };
         let (events, _outcome) = crossbeam_channel::unbounded();
         let writer = Writer::start(Arc::clone(self.store), events)?;
         let session = self.store.new_session_id();

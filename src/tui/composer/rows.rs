@@ -39,9 +39,7 @@ impl Composer {
         let rows = self.rows(cells);
         let (row, col) = self.caret(cells);
         let goal = self.goal.unwrap_or(col);
-        let Some(target) = row.checked_add_signed(by).and_then(|r| rows.get(r)) else {
-            return false;
-        };
+        let Some(target) = row.checked_add_signed(by).and_then(|r| rows.get(r)) else { return false };
         let mut at = target.start;
         let mut used = 0;
         for cluster in self.text[target.clone()].graphemes(true) {

@@ -57,7 +57,7 @@ impl Entry {
         self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len() - hidden
     }
 
-    pub fn len(&self) -> usize {
+    pub fn height(&self) -> usize {
         self.content_len() + 1
     }
 
@@ -74,10 +74,6 @@ impl Entry {
     /// The first row of text added since `end`; the blank last row if there is none.
     pub fn first_since(&self, end: (Part, usize)) -> usize {
         (0..self.content_len()).find(|row| self.place(*row) >= end).unwrap_or(self.content_len())
-    }
-
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// `None` for the blank last row.
@@ -130,7 +126,7 @@ impl Entry {
         let (part, source, nth) = anchor;
         let mut best = 0;
         let mut same = 0;
-        for i in 0..self.len() {
+        for i in 0..self.height() {
             let place = self.place(i);
             if place > (part, source) {
                 break;

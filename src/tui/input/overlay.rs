@@ -39,9 +39,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     if session_key(app, key, now, effects) {
         return;
     }
-    let Some(overlay) = &mut app.overlay else {
-        return;
-    };
+    let Some(overlay) = &mut app.overlay else { return };
     // In lists with a filter, letters move only while the filter is empty. The timeline has its own `g`.
     let own = kind(overlay) == Some(Kind::Timeline) && key.code == Code::Char('g');
     let free = overlay.query().is_none_or(str::is_empty) && !own;

@@ -52,9 +52,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     if key == Key::plain(Code::Esc) && app.is_armed(Armed::Swallow, now) {
         return;
     }
-    let Some(question) = app.questions.front_mut() else {
-        return;
-    };
+    let Some(question) = app.questions.front_mut() else { return };
     match &mut question.pick {
         Some(pick) if pick.open => return pick::key(app, key, now, effects),
         Some(pick) if key == Key::plain(Code::Char('e')) => {
@@ -91,9 +89,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     } else {
         None
     });
-    let Some(choice) = chosen.map(|c| c.key) else {
-        return begin_to_write(app, key, now, effects);
-    };
+    let Some(choice) = chosen.map(|c| c.key) else { return begin_to_write(app, key, now, effects) };
     let (asker, declined) = (question.asker, question.choices.last().is_some_and(|c| c.key == choice));
     app.questions.pop_front();
     match asker {

@@ -2,7 +2,6 @@
 
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
-use super::super::status::duration;
 use super::super::{App, Effect, Redraw};
 use super::{Mark, go_on};
 use crate::core::percent;
@@ -92,14 +91,13 @@ pub(in super::super) fn background(
     let waits = mark == Mark::Asks && before != Mark::Asks;
     if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
         let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
-        let name = app.tabs.opened(serial).map_or("sala-chat", |(_, name)| name);
+        let name = app.tabs.opened(serial).map_or("sala-chat", |(_, name)| name).to_owned();
         let what = match mark {
             Mark::Asks => "waits for a decision",
             Mark::Failed => "failed",
             _ => "ready",
         };
-        let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
-        notify(app, took, text, effects);
+        notify(app, &name, what, took, effects);
     }
     if mark == before { Redraw::Stream } else { Redraw::Now }
 }

@@ -20,9 +20,7 @@ pub fn ranges(text: &str, query: &str) -> Vec<std::ops::Range<usize>> {
         false => query.chars().flat_map(char::to_lowercase).collect(),
     };
     let mut found = Vec::new();
-    let Some(first) = wanted.first().copied() else {
-        return found;
-    };
+    let Some(first) = wanted.first().copied() else { return found };
     let mut next = 0;
     for (at, c) in text.char_indices() {
         if at < next || !(c == first || !exact && c.to_lowercase().next() == Some(first)) {

@@ -17,7 +17,7 @@ impl Transcript {
         let (look, colours) = (self.look, &self.colours);
         self.entries.get_mut(entry).map_or(0, |e| {
             e.ensure(look, colours);
-            e.len()
+            e.height()
         })
     }
 
@@ -112,7 +112,7 @@ impl Transcript {
                 let came = (entry, self.entries.get(entry).map_or(0, |e| e.first_since(then)));
                 let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
                 let (entry, row) = came.max(below);
-                let rows: usize = self.entries.iter().skip(entry).map(Entry::len).sum();
+                let rows: usize = self.entries.iter().skip(entry).map(Entry::height).sum();
                 Some(rows.saturating_sub(row + 1))
             }
         }

@@ -17,7 +17,6 @@ use crate::tui::{App, Question, themes};
 const ALL_COLUMNS: u16 = 76;
 /// Least width of a list of sessions with dates.
 const DATES: u16 = 46;
-
 const LIBRARY: &str = "Library";
 
 pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area: Rect) {
@@ -53,7 +52,6 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
 
 /// Least width for titles in the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
-
 const ANSWER_ROWS: u16 = 6;
 /// From this width on, lists of help show the whole usage.
 const WIDE: usize = 100;

@@ -13,9 +13,7 @@ use crate::tui::rows::{Role, Span};
 use crate::tui::status::{duration, seconds_left};
 
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let Activity::Reading(r) = &app.activity else {
-        return;
-    };
+    let Activity::Reading(r) = &app.activity else { return };
     let finished = r.files.iter().filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary(_))).count();
     let title = match r.files.as_slice() {
         [one] => format!(" Loading {}  ({} tokens)", one.name, grouped(r.total)),

@@ -25,12 +25,8 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
     let window = text.window();
     let bar = painter.theme.bar();
     for (line, (entry, row)) in window.iter().enumerate() {
-        let Ok(line) = u16::try_from(first + line) else {
-            break;
-        };
-        let Some(e) = text.entries().get(*entry) else {
-            continue;
-        };
+        let Ok(line) = u16::try_from(first + line) else { break };
+        let Some(e) = text.entries().get(*entry) else { continue };
         let selected = text.selected() == Some(*entry);
         if let Some(shown) = e.line(*row) {
             let mut x = 0;
