@@ -144,7 +144,7 @@ impl Store {
             let marked = with_ancestors(&tree, marks);
             let mut by_use: Vec<&Light> = tree.values().filter(|l| !spare.contains(&l.id)).collect();
             by_use.sort_by_key(|l| l.used);
-            // Rows need all rows before them: a segment is used as late as those after it, and goes after them.
+            // Rows need all rows before them: a segment counts as used as late as those after it, and is dropped after them.
             let mut used: HashMap<SegmentId, i64> = HashMap::new();
             for last in by_use.iter().rev() {
                 let mut next = Some(*last).filter(|l| l.rows_bytes > 0);

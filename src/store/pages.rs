@@ -31,7 +31,7 @@ pub(super) struct Page {
 
 #[derive(Default)]
 pub(super) struct Record {
-    /// The first column in tables with row ids, whose record has NULL there.
+    /// The first column of a table with row ids. The record has NULL in its place.
     pub rowid: Option<i64>,
     bytes: Vec<u8>,
 }

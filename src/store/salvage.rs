@@ -1,6 +1,6 @@
 //! Copies the readable part of a damaged database into a new one.
 //!
-//! Reads a copy of the file page by page (`pages.rs`). First come the pages that the schema's tables lead to, then, if
+//! Reads a copy of the file page by page (`pages.rs`). First the pages that the schema's tables lead to, then, if
 //! something is missing, all pages: a row of a message or a session is used wherever it lies if its seal matches. At
 //! last placeholders and new sessions fill the gaps, so that all that was read is reached.
 
@@ -118,7 +118,7 @@ fn take_log_in(copy: &Path) -> io::Result<i32> {
     }
     let moved = || -> rusqlite::Result<()> {
         let db = Connection::open(copy)?;
-        // With this SQLite opens a database whose schema it cannot read.
+        // With this SQLite opens a database with an unreadable schema.
         db.pragma_update(None, "writable_schema", true)?;
         db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     };

@@ -221,7 +221,7 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
         ("first byte", |page| page[0] ^= 4),
         ("last byte", |page| *page.last_mut().unwrap() ^= 4),
     ];
-    let (mut complete, mut unreadable) = (0, 0);
+    let mut complete = 0;
     for (how, damage) in damages {
         for page in 1..=pages {
             let at = format!("page {page} of {pages}, {how}");
@@ -232,17 +232,7 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             let mut damaged = bytes.clone();
             damage(&mut damaged[(page - 1) * PAGE..page * PAGE]);
             fs::write(root.join("sala.db"), &damaged).unwrap();
-            let store = match Store::open(&root, Arc::new(RealDisk), limits()) {
-                Ok(store) => store,
-                // Without the first page, or the root of the messages, none of them is found.
-                Err(e) => {
-                    let named = e.to_string().contains("no message could be read from it): bring back a copy");
-                    assert!(named && how != "last byte", "{at}: {e}");
-                    assert_eq!(fs::read(root.join("sala.db")).unwrap(), damaged, "{at}: the file is kept");
-                    unreadable += 1;
-                    continue;
-                }
-            };
+            let store = open(&root, RealDisk);
             let before = texts_of(&store);
             let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
             drop(store);
@@ -268,8 +258,8 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             assert!(bench.close(), "{at}");
         }
     }
-    println!("{complete} of {} damaged databases give all texts, {unreadable} none", 3 * pages);
-    assert!(complete > 2 * pages && unreadable <= 3, "{complete} complete, {unreadable} unreadable");
+    println!("{complete} of {} damaged databases give all texts", 3 * pages);
+    assert!(complete > 5 * pages / 2, "{complete} of {} complete", 3 * pages);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn improved(text: &str) -> Option<String> {
                     && range.start < text.len()
                     && is_of_page(level, &words)
                 {
-                    places.push(mark(text, range));
+                    places.push(mark(&page, range));
                 }
             }
             (Event::Text(part) | Event::Code(part), Some((.., words))) => words.push_str(&part),
