@@ -9,7 +9,7 @@ use super::about::without_home;
 use super::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::core::sanitize::sanitize_line;
-use crate::store::{Checked, RealDisk, Rescue, Store};
+use crate::store::{Checked, RealDisk, Store, StoreError};
 
 struct Report {
     root: String,
@@ -41,12 +41,14 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
 
 /// Makes a new database first where the old one cannot be opened.
 fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Report, Failure> {
-    let rescue = Store::rescue(root, &RealDisk)?;
-    let in_use = rescue.in_use_notice();
+    let (rescued, in_use) = match Store::rescue(root, &RealDisk) {
+        Err(e @ StoreError::DamagedInUse { .. }) => (None, Some(e.to_string())),
+        rescued => (rescued?, None),
+    };
     // Where nothing can be shown meanwhile, that is what to do.
     let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
-    if let Rescue::Done(rescued) = rescue {
+    if let Some(rescued) = rescued {
         checked.repaired.insert(0, rescued.summary());
         checked.damaged.extend(rescued.losses());
     }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::commit::{Change, NewSession, TitleBy};
+use super::database::Store;
 use super::error::{Result, StoreError};
 use super::export::SessionJson;
 use crate::core::counted;
@@ -121,19 +122,19 @@ pub(super) struct Arrived {
     pub at_last_message: bool,
 }
 
-/// Passes on the changes that build a session. `id` returns new ids; `bad` makes an error from a phrase.
+/// Passes on the changes that build a session, under new ids of `store`. `bad` makes an error from a phrase.
 ///
 /// # Errors
-/// Messages that contradict each other, before any change; errors of `id` and `put`.
+/// Messages that contradict each other, before any change; errors of `put`.
 pub(super) fn arrive(
     session: SessionJson,
-    id: &mut dyn FnMut() -> Result<i64>,
+    store: &Store,
     put: &mut dyn FnMut(Change) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
     let SessionJson { name, title, settings, head, messages, marks, .. } = session;
     let order = parents_first(&messages).map_err(bad)?;
-    let session = SessionId(id()?);
+    let session = store.new_session_id();
     let settings = match settings {
         settings @ Value::Object(_) => settings.to_string(),
         Value::String(damaged) => damaged,
@@ -146,7 +147,7 @@ pub(super) fn arrive(
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     for at in order {
         let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
-        let new = MessageId(id()?);
+        let new = store.new_message_id(None);
         new_ids.insert(message.id, new);
         let parent = message.parent.and_then(|parent| new_ids.get(&parent).copied());
         put(Change::PutMessage { session, message: Box::new(Message { id: new, parent, ..message }) })?;

@@ -87,9 +87,6 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 impl Store {
     /// Writes the open branch of a session with its state under `fingerprint` to one file. `watch` receives the bytes
     /// written.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`]; [`StoreError::StateLost`] for a damaged file; [`StoreError::Stopped`], without a file.
     pub fn export_bundle(
         &self,
         id: SessionId,
@@ -204,8 +201,7 @@ impl Store {
             changes.push(change);
             Ok(())
         };
-        let Arrived { id, new_ids, at_last_message } =
-            arrive(session, &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
+        let Arrived { id, new_ids, at_last_message } = arrive(session, self, &mut put, &|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
@@ -322,8 +318,7 @@ impl Store {
                 }
                 .map_err(lost)?;
                 let tensors: Vec<&ImageTensor> = tensors.iter().collect();
-                let head = format::head(kind, &name, opened.start, opened.rows, &tensors).map_err(lost)?;
-                written.push(self.write_file(&name, kind, &head, &tensors)?);
+                written.push(self.write_file(&name, kind, opened.start, opened.rows, &tensors)?);
             }
             if s.end.is_some() {
                 tokens = segment.start + segment.tokens();

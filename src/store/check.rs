@@ -12,9 +12,9 @@ use super::directory;
 use super::error::{Result, StoreError, is_damage};
 use super::format::{self, FileKind};
 use super::messages::UNREADABLE;
-use super::query;
+use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
-use super::seal::{self, seal_session};
+use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
 use super::segment::{SegmentId, SegmentKind};
 use super::watch::Watch;
 use crate::core::transcript::SessionId;
@@ -29,56 +29,74 @@ pub struct Checked {
     pub damaged: Vec<String>,
 }
 
-/// The first fault of the database, a phrase; `None` if it is whole. Compares the seals of all rows, pages and
-/// indexes; skips the search index and state files.
-fn first_fault(db: &Connection) -> Result<Option<String>> {
-    if let Some(fault) = structure_fault(db)? {
-        return Ok(Some(fault));
-    }
-    let [messages, sessions] = broken_rows(db)?;
-    if let Some(id) = messages.first() {
-        return Ok(Some(format!("message {id}, {} in all", messages.len())));
-    }
-    if let Some(id) = missing_messages(db)?.first() {
-        return Ok(Some(format!("message {id} is missing")));
-    }
-    Ok(sessions.first().map(|id| format!("session {id}")))
+/// Damage that the database itself shows, apart from the search index.
+struct Faults {
+    structure: Option<String>,
+    sessions: Rows,
+    messages: Rows,
+    /// Placeholders for unreadable messages, after a rescue.
+    stand_ins: u64,
+    /// Messages that others name and that are not there.
+    missing: Vec<i64>,
 }
 
-fn missing_messages(db: &Connection) -> Result<Vec<i64>> {
-    let sql = "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
-           WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
-         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)";
-    query::rows(db, sql, [], |r| r.get(0))
+/// The rows of a table that can be found, and those among them that do not match their seal.
+struct Rows {
+    count: u64,
+    broken: Vec<i64>,
 }
 
-/// Rows that do not match their seal: of messages, and of sessions.
-fn broken_rows(db: &Connection) -> Result<[Vec<i64>; 2]> {
-    let mut broken = [Vec::new(), Vec::new()];
-    for (table, broken) in seal::TABLES.iter().zip(&mut broken) {
-        let mut one = db.prepare_cached(&format!("SELECT {} FROM {} m WHERE m.id = ?1", table.columns, table.name))?;
-        for id in all_ids(db, table.name)? {
-            match one.query_row([id], |r| Ok((table.is_whole)(r))) {
+impl Faults {
+    fn of(db: &Connection) -> Result<Faults> {
+        // One snapshot: rows removed by others during the check are no damage.
+        let moment = db.unchecked_transaction()?;
+        let structure = structure_fault(&moment)?;
+        let missing =
+            "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
+               WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
+             WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)";
+        let missing = match query::rows(&moment, missing, [], |r| r.get(0)) {
+            Err(e) if structure.is_none() => return Err(e),
+            missing => missing.unwrap_or_default(),
+        };
+        let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
+        Ok(Faults {
+            stand_ins: moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0),
+            sessions: Rows::of(&moment, SESSION)?,
+            messages: Rows::of(&moment, MESSAGE)?,
+            structure,
+            missing,
+        })
+    }
+
+    /// A phrase.
+    fn first(self) -> Option<String> {
+        let messages = &self.messages.broken;
+        let message = messages.first().map(|id| format!("message {id}, {} in all", messages.len()));
+        let missing = self.missing.first().map(|id| format!("message {id} is missing"));
+        let session = self.sessions.broken.first().map(|id| format!("session {id}"));
+        self.structure.or(message).or(missing).or(session)
+    }
+}
+
+impl Rows {
+    fn of(db: &Connection, of: Sealed) -> Result<Rows> {
+        let mut one = db.prepare_cached(&format!("SELECT {} FROM {} WHERE id = ?1", of.columns, of.table))?;
+        let mut all = db.prepare(&format!("SELECT id FROM {} NOT INDEXED", of.table))?;
+        let (mut all, mut rows) = (all.query([])?, Rows { count: 0, broken: Vec::new() });
+        loop {
+            let id = match all.next() {
+                Ok(Some(row)) => number_at(row, 0).unwrap_or_default(),
+                Err(e) if !is_damage(&e) => return Err(e.into()),
+                // Below a damaged page the rest is not found; the structure shows that.
+                Ok(None) | Err(_) => return Ok(rows),
+            };
+            rows.count += 1;
+            match one.query_row([id], |r| Ok(is_whole(of, r))) {
                 Ok(true) => {}
                 Err(e) if !is_damage(&e) && e != rusqlite::Error::QueryReturnedNoRows => return Err(e.into()),
-                Ok(false) | Err(_) => broken.push(id),
+                Ok(false) | Err(_) => rows.broken.push(id),
             }
-        }
-    }
-    Ok(broken)
-}
-
-fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
-    let mut query = db.prepare(&format!("SELECT id FROM {table} NOT INDEXED"))?;
-    let mut rows = query.query([])?;
-    let mut ids = Vec::new();
-    loop {
-        match rows.next() {
-            Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
-            Ok(None) => return Ok(ids),
-            // The rest is below a damaged page, which the structure check reports.
-            Err(e) if is_damage(&e) => return Ok(ids),
-            Err(e) => return Err(e.into()),
         }
     }
 }
@@ -98,10 +116,7 @@ impl Store {
             return None;
         }
         let look = || -> Result<Option<String>> {
-            let (db, _) = schema::open_readable(database, &self.layout.database)?;
-            // One snapshot: rows deleted by others during the check are no damage.
-            let moment = db.unchecked_transaction()?;
-            first_fault(&moment)
+            Ok(Faults::of(&schema::open_readable(database, &self.layout.database)?.0)?.first())
         };
         let first = match look() {
             Ok(first) => first?,
@@ -117,12 +132,10 @@ impl Store {
         ))
     }
 
-    /// # Errors
-    /// The database cannot be read at all, or a repair cannot be written.
     pub fn check(&self) -> Result<Checked> {
         let mut out = Checked::default();
-        let parts: [fn(&Store, &mut Checked) -> Result<()>; 4] =
-            [Store::check_structure, Store::check_texts, Store::check_search, Store::check_states];
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 3] =
+            [Store::check_texts, Store::check_search, Store::check_states];
         for part in parts {
             if let Err(e) = part(self, &mut out) {
                 let fault = format!("sala.db: {}", e.damage().ok_or(e)?);
@@ -146,23 +159,11 @@ impl Store {
         *self.access() == Access::Writable
     }
 
-    fn check_structure(&self, out: &mut Checked) -> Result<()> {
-        let fault = self.read(structure_fault)?;
-        out.damaged.extend(fault.map(|fault| format!("sala.db: {fault}")));
-        Ok(())
-    }
-
     fn check_texts(&self, out: &mut Checked) -> Result<()> {
-        let ([messages, sessions], missing) = self.read(|db| {
-            // One snapshot: rows removed by others during the check are no damage.
-            let moment = db.unchecked_transaction()?;
-            let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
-            let stand_ins: u64 = moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0);
-            out.messages = (all_ids(&moment, "message")?.len() as u64).saturating_sub(stand_ins);
-            out.sessions = all_ids(&moment, "session")?.len() as u64;
-            Ok((broken_rows(&moment)?, missing_messages(&moment)))
-        })?;
-        for id in sessions.into_iter().map(SessionId) {
+        let Faults { structure, sessions, messages, stand_ins, missing } = self.read(Faults::of)?;
+        (out.sessions, out.messages) = (sessions.count, messages.count.saturating_sub(stand_ins));
+        out.damaged.extend(structure.map(|fault| format!("sala.db: {fault}")));
+        for id in sessions.broken.into_iter().map(SessionId) {
             let Ok(record) = self.session(id) else { continue };
             let put_right = self.may_repair()
                 && self
@@ -177,14 +178,8 @@ impl Store {
             let line = format!("session \"{}\": its row was damaged; check its name and its last message", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
-        match missing {
-            Ok(missing) => {
-                let line = |id| format!("message {id} is missing; show names its place");
-                out.damaged.extend(missing.into_iter().map(line));
-            }
-            Err(e) => out.damaged.push(e.to_string()),
-        }
-        for id in messages {
+        out.damaged.extend(missing.into_iter().map(|id| format!("message {id} is missing; show names its place")));
+        for id in messages.broken {
             let sql = "SELECT s.name, m.depth FROM message m JOIN session s ON s.id = m.session WHERE m.id = ?1";
             let place =
                 self.read(|db| Ok(db.query_row(sql, [id], |r| Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?)))?));

@@ -12,10 +12,9 @@ use super::database::{Access, Store, lock};
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::Freed;
-use super::query::{self, PLACES};
-use super::recorded::{Light, ids, light, with_ancestors};
+use super::query::{self, PLACES, count_at, text_at};
+use super::recorded::{ids, light, with_ancestors};
 use super::schema::structure_fault;
-use super::seal::{count_at, text_at};
 use super::segment::SegmentId;
 use super::sessions::{SessionFilter, SessionRecord, WRITTEN, properties};
 use crate::core::now_ms;
@@ -161,9 +160,13 @@ impl Store {
                 }
                 reach.push((session, reached));
             }
-            let shared = |id: &SegmentId| reached_by.get(id) != Some(&1) || library.contains(id);
-            let sessions =
-                reach.iter().map(|(session, reached)| (*session, state_of(&tree, reached, shared))).collect();
+            let is_own = |id: &&SegmentId| reached_by.get(id) == Some(&1) && !library.contains(id);
+            let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
+            let sizes = |(session, reached): (SessionId, HashSet<SegmentId>)| {
+                let own = reached.iter().filter(is_own).map(bytes).sum();
+                (session, SessionSizes { state: reached.iter().map(bytes).sum(), own, ..SessionSizes::default() })
+            };
+            let sessions = reach.into_iter().map(sizes).collect();
             let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
             Ok(Sizes { state_bytes, database_bytes: self.database_bytes(), sessions })
         })
@@ -171,16 +174,14 @@ impl Store {
 
     /// The sizes of one session.
     pub fn sizes_of(&self, session: SessionId) -> Result<SessionSizes> {
+        let state = self.state_sizes()?.sessions.remove(&session).unwrap_or_default();
         self.read(|db| {
-            let (tree, mut links) = (light(db)?, links(db)?);
-            let reached = with_ancestors(&tree, links.remove(&session).unwrap_or_default());
-            let others = with_ancestors(&tree, links.into_values().flatten().chain(ids(db, LIBRARY)?));
             let sql = "SELECT sum(octet_length(text) + octet_length(thinking)) FROM message WHERE session = ?1";
             let text = query::row(db, sql, [session.0], |r| Ok(count_at(r, 0)))?.unwrap_or_default();
             let sql = "SELECT value FROM property WHERE name = ?1 || ' ' || ?2";
             let written = query::row(db, sql, params![WRITTEN, session.0], |r| Ok(text_at(r, 0)))?;
             let written = written.and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
-            Ok(SessionSizes { text, written, ..state_of(&tree, &reached, |id| others.contains(id)) })
+            Ok(SessionSizes { text, written, ..state })
         })
     }
 
@@ -237,16 +238,6 @@ fn links(db: &Connection) -> Result<HashMap<SessionId, Vec<SegmentId>>> {
         by_session.entry(SessionId(session)).or_default().push(segment);
     }
     Ok(by_session)
-}
-
-fn state_of(
-    tree: &HashMap<SegmentId, Light>,
-    reached: &HashSet<SegmentId>,
-    shared: impl Fn(&SegmentId) -> bool,
-) -> SessionSizes {
-    let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
-    let own = reached.iter().filter(|id| !shared(id)).map(bytes).sum();
-    SessionSizes { state: reached.iter().map(bytes).sum(), own, ..SessionSizes::default() }
 }
 
 /// Whether an item has been in the trash for that many days. A time in the future means a wrong clock; its

@@ -4,12 +4,13 @@
 
 use std::collections::HashSet;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Transaction, params};
 
-use super::database::next_use;
+use super::database::{Store, lock, next_use};
 use super::error::{Result, StoreError};
 use super::query;
-use super::seal::Sealed;
+use super::seal::{MESSAGE, seal_of};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
 use super::sessions::put_property;
 use super::summary::{OWN_TITLE, free_name, touch_session};
@@ -115,12 +116,7 @@ impl Change {
             | Change::Settings { session, .. }
             | Change::Mark { session, .. }
             | Change::Property { session, .. } => Some(*session),
-            Change::Measured { .. }
-            | Change::AddSegment(_)
-            | Change::Link { .. }
-            | Change::AddDocument(_)
-            | Change::Prompt(_)
-            | Change::Draft { .. } => None,
+            _ => None,
         }
     }
 }
@@ -139,6 +135,33 @@ pub(super) struct Applied {
     /// Sessions that got another name than the requested one, which was taken.
     pub named: Vec<(SessionId, String)>,
     pub state_problem: Option<String>,
+}
+
+impl Store {
+    /// A long text is recorded step by step and linked at its end; until then its segments must not be collected.
+    /// Segments of a stopped load stay until the process ends, within the disk budget.
+    pub(super) fn apply(&self, changes: &[Change]) -> Result<Applied> {
+        // Noted before the transaction and until the link, so that a collection in between spares them.
+        for change in changes {
+            if let Change::AddSegment(new) = change {
+                lock(&self.unlinked).insert(new.id(), new.parent);
+            }
+        }
+        let applied = self.transaction(|tx| apply(tx, changes))?;
+        // A link keeps all segments that it reaches.
+        for change in changes {
+            let mut next = match change {
+                Change::Link { segment, .. } => Some(*segment),
+                Change::AddDocument(new) => Some(new.segment),
+                _ => None,
+            };
+            let mut unlinked = lock(&self.unlinked);
+            while let Some(parent) = next.and_then(|id| unlinked.remove(&id)) {
+                next = parent;
+            }
+        }
+        Ok(applied)
+    }
 }
 
 pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied> {
@@ -245,34 +268,26 @@ fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<
         }
     };
     let meta = to_json(&m.meta)?;
-    let sealed = Sealed {
-        id: m.id.0,
-        parent,
-        depth,
-        role: role.as_bytes(),
-        created_ms,
-        meta: meta.as_bytes(),
-        thinking: m.thinking.as_bytes(),
-        text: m.text.as_bytes(),
-    };
+    let seal = seal_of(
+        MESSAGE,
+        [
+            ValueRef::Integer(m.id.0),
+            parent.map_or(ValueRef::Null, ValueRef::Integer),
+            ValueRef::Integer(depth),
+            role.as_str().into(),
+            ValueRef::Integer(created_ms),
+            meta.as_str().into(),
+            m.thinking.as_str().into(),
+            m.text.as_str().into(),
+        ],
+    );
     tx.prepare_cached(
         "INSERT INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text, seal)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
          ON CONFLICT(id) DO UPDATE SET meta = excluded.meta, thinking = excluded.thinking, text = excluded.text,
            seal = excluded.seal",
     )?
-    .execute(params![
-        m.id.0,
-        session.0,
-        parent,
-        depth,
-        role,
-        created_ms,
-        meta,
-        m.thinking,
-        m.text,
-        sealed.seal()
-    ])?;
+    .execute(params![m.id.0, session.0, parent, depth, role, created_ms, meta, m.thinking, m.text, seal])?;
     Ok(())
 }
 

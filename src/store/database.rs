@@ -100,20 +100,12 @@ pub struct Store {
     pub(super) broken: bool,
 }
 
-pub(super) type Noted = Arc<dyn Fn() + Send + Sync>;
-
-#[derive(Default)]
+/// Uses of state that the database does not have yet.
+#[derive(Debug, Default)]
 pub(super) struct Uses {
     pub count: u64,
     /// For each segment: the number of its last path, and the time of that, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
-    pub noted: Option<Noted>,
-}
-
-impl std::fmt::Debug for Uses {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uses").field("count", &self.count).field("last", &self.last).finish_non_exhaustive()
-    }
 }
 
 impl Store {

@@ -5,7 +5,7 @@
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `sala.db.damaged-<time>`, `-wal` | a damaged database, kept next to its replacement (`rescue.rs`) |
-//! | `sala.db.rescued-<time>` | the replacement, until it is in place (`rescue.rs`) |
+//! | `sala.db.rescued`, `.rescuing` | the replacement, until it is in place; and until it is complete |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>-<n>.tmp` while they are written, `.<process>.gone` while they are removed |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `export.rs`) |
 //! | `locks/serve.*` | address of a running `sala-chat serve` (`attach::Place`) |
@@ -14,10 +14,8 @@
 //! Invariants: a directory with other things in it is never taken over; a name of another form is never opened for
 //! writing or removed; nothing is removed unless the mark and the database name the same directory.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -34,8 +32,6 @@ use crate::core::sanitize::shell_word;
 
 const UNFINISHED: &str = "tmp";
 const LEAVING: &str = "gone";
-const DAMAGED: &str = ".damaged-";
-const RESCUED: &str = ".rescued-";
 const PRESENT: &str = "store";
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database restored from a copy may name them.
@@ -47,6 +43,7 @@ const OF_THE_SYSTEM: &str = "lost+found";
 pub(super) struct Layout {
     pub root: PathBuf,
     pub database: PathBuf,
+    pub rescued: PathBuf,
     pub segments: PathBuf,
     pub locks: PathBuf,
     pub reserve: PathBuf,
@@ -58,6 +55,7 @@ impl Layout {
         Layout {
             root: root.to_path_buf(),
             database: root.join("sala.db"),
+            rescued: root.join("sala.db.rescued"),
             segments: root.join(places::SEGMENTS),
             locks: root.join(places::LOCKS),
             reserve: root.join(places::RESERVE),
@@ -73,20 +71,15 @@ impl Layout {
         with_end(database, "-shm")
     }
 
-    pub fn rescued(&self, time: &str) -> PathBuf {
-        with_end(&self.database, &format!("{RESCUED}{time}"))
-    }
-
+    /// A free name for a database that is damaged, and for its log.
     pub fn aside(&self, time: &str) -> PathBuf {
-        with_end(&self.database, &format!("{DAMAGED}{time}"))
-    }
-
-    pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
-        let start = self.rescued("");
-        let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let names = disk.list(&self.root)?;
-        let times = names.iter().filter_map(|name| name.to_str()?.strip_prefix(start));
-        Ok(times.filter(|time| is_time(time)).map(str::to_owned).collect())
+        let name = |n: u32| match n {
+            1 => with_end(&self.database, &format!(".damaged-{time}")),
+            n => with_end(&self.database, &format!(".damaged-{time}-{n}")),
+        };
+        let is_free =
+            |path: &PathBuf| [path, &Layout::log_of(path)].iter().all(|path| path.symlink_metadata().is_err());
+        (1..).map(name).find(is_free).unwrap_or_else(|| name(0))
     }
 
     pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
@@ -140,17 +133,6 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether `text` is a time as in the names of replaced databases: `20260102-030405`, with `-2` added to a taken one.
-fn is_time(text: &str) -> bool {
-    let is_number = |part: &str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
-    let mut parts = text.split('-');
-    let (day, second, further, end) = (parts.next(), parts.next(), parts.next(), parts.next());
-    day.is_some_and(|day| is_number(day, 8))
-        && second.is_some_and(|second| is_number(second, 6))
-        && further.is_none_or(|n| is_number(n, n.len().max(1)))
-        && end.is_none()
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentName {
     State(SegmentId, FileKind),
@@ -183,11 +165,6 @@ impl SegmentName {
 }
 
 /// Examines a directory before any change. Returns whether there is a database.
-///
-/// # Errors
-/// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's
-/// database, [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for state with an empty or
-/// missing database, [`StoreError::Damaged`] for a damaged header or an interrupted replacement.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
@@ -196,7 +173,6 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(disk.look(&layout.database).is_ok()),
         Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
     };
-    let damaged = |detail: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: detail.to_owned() };
     let look = match disk.look(&layout.database) {
         Ok(_) if layout.database.is_symlink() => return Err(StoreError::Linked { path: layout.database.clone() }),
         Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
@@ -204,7 +180,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(StoreError::io("read", &layout.database)(e)),
     };
-    if look.is_none() && layout.begun(disk).is_ok_and(|times| !times.is_empty()) {
+    if disk.look(&layout.rescued).is_ok_and(|look| look.is_file) {
         let detail = "it is being made anew, or that was stopped".to_owned();
         return Err(StoreError::Damaged { path: layout.database.clone(), detail });
     }
@@ -217,7 +193,8 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
         // An earlier version killed at its first start has its text in the log alone.
         let logged = disk.look(&Layout::log_of(&layout.database)).is_ok_and(|l| l.bytes > 0) && look.is_some();
         if read_mark(layout, disk).is_some() || (used && !logged) {
-            return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
+            let detail = if look.is_some() { "it is empty" } else { "it is missing" }.to_owned();
+            return Err(StoreError::NoDatabase { path: layout.database.clone(), detail });
         }
         let ours = |name: &Path| {
             let Some(text) = name.to_str() else { return false };
@@ -242,15 +219,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
         return Err(StoreError::NotOurs { path: layout.root.clone(), what });
     }
     let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
-    match schema::what_it_is(&head, bytes, read_mark(layout, disk).is_some()) {
-        schema::Head::Ours | schema::Head::Blank => Ok(true),
-        // The rest may still be readable.
-        schema::Head::Damaged => {
-            Err(StoreError::Damaged { path: layout.database.clone(), detail: "its header is not ours".into() })
-        }
-        schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),
-        schema::Head::None => Err(damaged("it is no database")),
-    }
+    schema::check_header(&layout.database, &head, bytes, read_mark(layout, disk).is_some()).map(|()| true)
 }
 
 /// Whether an entry with one of our names can be ours while there is no database. The reserve is made later.
@@ -328,12 +297,6 @@ pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Resu
     })
 }
 
-pub(super) fn new_id() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
-}
-
 /// A sentence if others can write here: the program trusts the directory's files as its own.
 pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String> {
     let places = [&layout.root, &layout.segments, &layout.locks, &layout.database];
@@ -372,64 +335,9 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     removed
 }
 
-/// The order in which state is removed to make room: state of marks and heads (`true`) last, else by last use.
-pub(super) type Turn = (bool, i64);
-
-/// Removes state files until `bytes` are free or removed: first those without a turn, then by turn, and within a turn
-/// the newest file first, because the others are usable without it. Returns the removed ones.
-pub(super) fn remove_oldest(
-    layout: &Layout,
-    disk: &dyn Disk,
-    bytes: u64,
-    turns: &HashMap<SegmentId, Turn>,
-) -> Vec<(SegmentId, FileKind)> {
-    let state = |name: PathBuf| match SegmentName::of(&name)? {
-        SegmentName::State(id, kind) => {
-            let path = layout.segments.join(&name);
-            let look = disk.look(&path).ok().filter(|l| l.is_file)?;
-            Some((look.modified, look.bytes, path, id, kind))
-        }
-        SegmentName::Unfinished => None,
-    };
-    let mut files: Vec<_> = disk.list(&layout.segments).unwrap_or_default().into_iter().filter_map(state).collect();
-    files.sort_by_key(|(modified, _, _, id, _)| (turns.get(id).copied(), Reverse(*modified)));
-    let (mut gone, mut freed) = (Vec::new(), 0);
-    for (_, size, path, id, kind) in files {
-        if freed >= bytes || !disk.free_bytes(&layout.root).is_ok_and(|free| free < bytes) {
-            break;
-        }
-        if disk.remove(&path).is_ok() {
-            freed += size;
-            gone.push((id, kind));
-        }
-    }
-    gone
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::disk::RealDisk;
     use super::*;
-
-    #[test]
-    fn making_room_removes_state_in_the_order_of_use_whatever_the_age_of_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::new(dir.path());
-        std::fs::create_dir(&layout.segments).unwrap();
-        let id = |n: u8| SegmentId([n; 32]);
-        let begun = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        for n in 1..=5 {
-            let path = layout.file(&id(n), FileKind::End);
-            std::fs::write(&path, b"state").unwrap();
-            let file = File::options().write(true).open(&path).unwrap();
-            file.set_modified(begun + Duration::from_secs(u64::from(n))).unwrap();
-        }
-        // The first is marked, the second was used last, two are on one path, and the last has no turn.
-        let turns = [(1, (true, 1)), (2, (false, 9)), (3, (false, 2)), (4, (false, 2))];
-        let turns: HashMap<SegmentId, Turn> = turns.into_iter().map(|(n, turn)| (id(n), turn)).collect();
-        let gone = remove_oldest(&layout, &RealDisk, u64::MAX, &turns);
-        assert_eq!(gone, [5, 4, 3, 2, 1].map(|n| (id(n), FileKind::End)));
-    }
 
     #[test]
     fn only_names_we_give_are_ours() {

@@ -7,9 +7,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -135,9 +135,7 @@ impl Disk for RealDisk {
     }
 
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let mut file = open_plain(path, OFlags::RDONLY)?;
-        file.seek(SeekFrom::Start(offset))?;
-        let want = usize::try_from(len).map_err(io::Error::other)?;
+        let file = open_plain(path, OFlags::RDONLY)?;
         // Never reserve more than the file has: `len` may be from a damaged header.
         let have = file.metadata()?.len().saturating_sub(offset);
         if have < len {
@@ -146,19 +144,13 @@ impl Disk for RealDisk {
                 format!("{len} bytes wanted at {offset}, {have} there"),
             ));
         }
-        let mut bytes = Vec::with_capacity(want);
-        // `read_to_end` fills the reserved space without zeroing it first.
-        file.take(len).read_to_end(&mut bytes)?;
-        if bytes.len() != want {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        file.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
     }
 
     fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut file = open_plain(path, OFlags::RDONLY)?;
-        file.seek(SeekFrom::Start(offset))?;
-        file.read_exact(into)
+        open_plain(path, OFlags::RDONLY)?.read_exact_at(into, offset)
     }
 
     fn look(&self, path: &Path) -> io::Result<Look> {

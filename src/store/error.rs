@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rusqlite::ErrorCode as C;
+
 use super::segment::SegmentId;
 use crate::core::Exit;
 use crate::core::plain_words;
@@ -20,6 +22,8 @@ pub enum StoreError {
     Full { path: PathBuf },
     #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     Damaged { path: PathBuf, detail: String },
+    #[error("{} is damaged ({detail}) and another sala-chat has it open: close that one first, then sala-chat doctor --check writes a new database of everything that can be read and keeps the old file", path.display())]
+    DamagedInUse { path: PathBuf, detail: String },
     #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     NoDatabase { path: PathBuf, detail: String },
     #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what it can", path.display())]
@@ -88,15 +92,21 @@ impl StoreError {
         }
     }
 
+    fn code(&self) -> Option<C> {
+        match self {
+            StoreError::Database(e) => e.sqlite_error_code(),
+            _ => None,
+        }
+    }
+
     pub fn is_disk(&self) -> bool {
         use StoreError as E;
         match self {
             E::Io { .. } | E::Full { .. } | E::NoRoom { .. } | E::ReadOnly { .. } | E::NoFolder { .. } => true,
             E::Gone { .. } => true,
-            E::Database(rusqlite::Error::SqliteFailure(e, _)) => {
-                use rusqlite::ErrorCode as C;
-                matches!(
-                    e.code,
+            e => matches!(
+                e.code(),
+                Some(
                     C::SystemIoFailure
                         | C::DiskFull
                         | C::CannotOpen
@@ -106,8 +116,7 @@ impl StoreError {
                         | C::PermissionDenied
                         | C::OutOfMemory
                 )
-            }
-            _ => false,
+            ),
         }
     }
 
@@ -116,7 +125,7 @@ impl StoreError {
             StoreError::Full { .. } | StoreError::NoRoom { .. } => true,
             StoreError::Io { source, .. } => is_full(source),
             StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
-                e.code == rusqlite::ErrorCode::DiskFull || FULL_SHM.contains(&e.extended_code)
+                e.code == C::DiskFull || FULL_SHM.contains(&e.extended_code)
             }
             _ => false,
         }
@@ -124,7 +133,7 @@ impl StoreError {
 
     /// Whether SQLite cannot create its files, as on a disk without a free inode.
     pub(super) fn cannot_make_files(&self) -> bool {
-        matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::CannotOpen)
+        self.code() == Some(C::CannotOpen)
     }
 
     pub fn damage(&self) -> Option<String> {
@@ -137,19 +146,11 @@ impl StoreError {
 
     /// Whether a row that this one builds on is missing: a change fails so if it follows a text that was not saved.
     pub(super) fn lacks_another(&self) -> bool {
-        match self {
-            StoreError::NoMessage { .. } => true,
-            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
-                e.code == rusqlite::ErrorCode::ConstraintViolation
-            }
-            _ => false,
-        }
+        matches!(self, StoreError::NoMessage { .. }) || self.code() == Some(C::ConstraintViolation)
     }
 
     pub fn is_busy(&self) -> bool {
-        use rusqlite::ErrorCode as C;
-        matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _))
-            if matches!(e.code, C::DatabaseBusy | C::DatabaseLocked))
+        matches!(self.code(), Some(C::DatabaseBusy | C::DatabaseLocked))
     }
 
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -175,7 +176,7 @@ pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
     use rusqlite::Error as E;
     match e {
         E::SqliteFailure(f, _) => {
-            matches!(f.code, rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+            matches!(f.code, C::DatabaseCorrupt | C::NotADatabase)
         }
         E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => true,
         E::Utf8Error(..) => true,

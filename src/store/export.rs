@@ -5,7 +5,6 @@
 //! note in `locks/` names an unfinished file (`NAME.<process>.part`, at a place that the user chose) while it is written,
 //! so that the next start can remove what a killed process left.
 
-mod fences;
 mod on_page;
 mod text;
 
@@ -19,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::fences::{fence, fence_after};
+pub(super) use self::on_page::{fence, fence_after};
 use super::database::Store;
 use super::directory::{Layout, unique};
 use super::disk::{Disk, DiskFile, open_plain};
@@ -109,9 +108,6 @@ impl Store {
     }
 
     /// Writes [`Store::export`] to a file and returns its size in bytes. Reports no progress.
-    ///
-    /// # Errors
-    /// [`StoreError::Exists`], I/O errors, as [`Store::export`]; [`StoreError::Stopped`], without a file.
     pub fn export_to(
         &self,
         id: SessionId,

@@ -1,32 +1,29 @@
 //! Imports conversations: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
-//! An import reads its file twice, one conversation at a time: first to check all of it, then to write it in short
-//! transactions, between which others can write. A conversation appears once it is whole. After an error or a stop nothing of the file stays. A conversation with an error is skipped and named; the
-//! others are imported.
+//! An import reads its file one conversation at a time and writes in short transactions, between which others can
+//! write. Its sessions are in the trash until all of the file is written, and then appear at once. After an error or a
+//! stop nothing of the file stays. A conversation with an error is skipped and named; the others are imported.
 //!
 //! Memory holds the text of one conversation and its messages.
 
-mod answer;
 mod chatgpt;
-mod json;
 mod open_webui;
-mod parts;
 mod tree;
+mod values;
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::ops::Range;
 use std::path::Path;
 
-use rusqlite::{Transaction, params};
+use rusqlite::params;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use self::json::parsed;
+use self::values::parsed;
 use super::arrival::{Imported, Skipped, arrive, plain_name};
 use super::bundle::is_bundle;
 use super::commit::{Applied, Change, apply_one};
-use super::database::{Store, take_ids};
+use super::database::Store;
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
@@ -39,7 +36,8 @@ use crate::core::transcript::SessionId;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 const PIECE_BYTES: usize = 1 << 20;
-const REMOVED: i64 = 1_000;
+/// Sessions removed in one transaction.
+const REMOVED: usize = 100;
 /// (changes, bytes of text) of one transaction, for which every other writer waits.
 const BATCH: (usize, usize) = (1_000, 1 << 20);
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
@@ -70,51 +68,33 @@ impl Store {
         let mark = BYTE_ORDER_MARK.len() as u64;
         let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
         let at = if marked { mark } else { 0 };
-        let bytes = look.bytes;
-        let pass = |reading: &mut Reading<'_>, is_first: bool| {
-            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes, is_first, watch };
-            let whole = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
-            match (reading.failed.take(), whole) {
-                (Some(e), _) => Err(e),
-                (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
-                (None, whole) => whole.map_err(|e| {
-                    bad(format!(
-                        "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
-                    ))
-                }),
-            }
+        let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
+        let mut reading = Reading {
+            store: self,
+            watch,
+            bad: &bad,
+            items: 0,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            sessions: Vec::new(),
+            imported: Imported::default(),
+            failed: None,
         };
-        let mut checked = Reading::new(0..i64::MAX, watch, &bad);
-        pass(&mut checked, true)?;
-        if checked.imported.text_only.is_none() {
-            return Err(bad(UNKNOWN.into()));
+        let whole = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
+        let read = match (reading.failed.take(), whole) {
+            (Some(e), _) => Err(e),
+            (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
+            (None, whole) => whole.map_err(|e| {
+                bad(format!(
+                    "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
+                ))
+            }),
+        };
+        let imported = read.and_then(|()| reading.show());
+        if imported.is_err() {
+            reading.remove();
         }
-        if checked.ids.start == 0 {
-            let skipped = checked.imported.skipped_in_words();
-            let why = skipped.map_or_else(String::new, |skipped| format!(": {skipped}"));
-            return Err(bad(format!("there is no conversation in it{why}")));
-        }
-        let first = self.transaction(|tx| take_ids(tx, checked.ids.start, 0))?;
-        let ids = first..first + checked.ids.start;
-        let mut reading = Reading { to: Some(self), ..Reading::new(ids.clone(), watch, &bad) };
-        match pass(&mut reading, false).and_then(|()| reading.write(None)) {
-            Ok(()) => Ok(reading.imported),
-            Err(e) => {
-                self.remove_imported(&ids);
-                Err(e)
-            }
-        }
-    }
-
-    fn remove_imported(&self, ids: &Range<i64>) {
-        for sql in [
-            "DELETE FROM session WHERE id IN (SELECT id FROM session WHERE id >= ?1 AND id < ?2 LIMIT ?3)",
-            // Children have greater ids than their parents.
-            "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3)",
-        ] {
-            let remove = || self.transaction(|tx| Ok(tx.execute(sql, params![ids.start, ids.end, REMOVED])?));
-            while remove().is_ok_and(|removed| removed > 0) {}
-        }
+        imported
     }
 }
 
@@ -123,47 +103,37 @@ struct Pieces<'a> {
     path: &'a Path,
     at: u64,
     bytes: u64,
-    /// Only the first pass reports its progress.
-    is_first: bool,
     watch: &'a Watch<'a>,
 }
 
 impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.watch.go_on_io()?;
-        if self.is_first {
-            (self.watch.progress)(self.at, self.bytes);
-        }
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let piece = left.min(into.len());
         let Some(into) = into.get_mut(..piece).filter(|into| !into.is_empty()) else { return Ok(0) };
         self.disk.read_into(self.path, self.at, into)?;
         self.at += piece as u64;
+        (self.watch.progress)(self.at, self.bytes);
         Ok(piece)
     }
 }
 
-/// A file being read.
+/// A file being imported.
 struct Reading<'a> {
-    /// For its sessions and messages.
-    ids: Range<i64>,
-    items: u64,
+    store: &'a Store,
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
-    /// Where it is written; `None` while it is checked.
-    to: Option<&'a Store>,
+    items: u64,
     batch: Vec<Change>,
     batch_bytes: usize,
+    /// All sessions so far and their wanted names.
+    sessions: Vec<(SessionId, String)>,
     imported: Imported,
     failed: Option<StoreError>,
 }
 
-impl<'a> Reading<'a> {
-    fn new(ids: Range<i64>, watch: &'a Watch<'a>, bad: &'a dyn Fn(String) -> StoreError) -> Reading<'a> {
-        let imported = Imported::default();
-        Reading { ids, items: 0, watch, bad, to: None, batch: Vec::new(), batch_bytes: 0, imported, failed: None }
-    }
-
+impl Reading<'_> {
     fn read(&mut self, mut file: impl BufRead) -> serde_json::Result<()> {
         let is_list = loop {
             let ahead = file.fill_buf().map_err(serde_json::Error::io)?;
@@ -236,11 +206,8 @@ impl<'a> Reading<'a> {
 
     fn arrive(&mut self, session: SessionJson) -> Result<()> {
         let messages = session.messages.len() as u64;
-        let mut ids = self.ids.clone();
-        let changed = || StoreError::Broken { what: "the file".into(), why: "it changed during the import".into() };
-        let (mut next, bad) = (|| ids.next().ok_or_else(changed), self.bad);
-        let arrived = arrive(session, &mut next, &mut |change| self.put(change), bad)?;
-        self.ids = ids;
+        let (store, bad) = (self.store, self.bad);
+        let arrived = arrive(session, store, &mut |change| self.put(change), bad)?;
         self.imported.messages += messages;
         self.imported.without_place += u64::from(arrived.at_last_message);
         Ok(())
@@ -248,62 +215,81 @@ impl<'a> Reading<'a> {
 
     fn put(&mut self, change: Change) -> Result<()> {
         self.watch.go_on()?;
-        if self.to.is_none() {
-            return Ok(());
-        }
         if self.batch.len() >= BATCH.0 || self.batch_bytes >= BATCH.1 {
-            self.write(change.session())?;
+            self.write()?;
         }
-        if let Change::PutMessage { message, .. } = &change {
-            self.batch_bytes += message.text.len() + message.thinking.len();
+        match &change {
+            Change::CreateSession(new) => self.sessions.push((new.id, new.name.clone())),
+            Change::PutMessage { message, .. } => self.batch_bytes += message.text.len() + message.thinking.len(),
+            _ => {}
         }
         self.batch.push(change);
         Ok(())
     }
 
-    /// Writes what there is; `continued` is the session of the next change.
-    fn write(&mut self, continued: Option<SessionId>) -> Result<()> {
+    fn write(&mut self) -> Result<()> {
         let (batch, watch) = (std::mem::take(&mut self.batch), self.watch);
         self.batch_bytes = 0;
-        if let Some(store) = self.to {
-            self.imported.sessions.extend(store.transaction(|tx| write_batch(tx, &batch, continued, watch))?);
-        }
-        Ok(())
+        self.store.transaction(|tx| {
+            for changes in batch.chunk_by(|a, b| a.session() == b.session()) {
+                let mut applied = Applied::default();
+                for change in changes {
+                    watch.go_on()?;
+                    apply_one(tx, change, &mut applied)?;
+                }
+                // If the process ends here, it leaves with the trash.
+                if let Some(id) = changes.first().and_then(Change::session) {
+                    tx.prepare_cached("UPDATE session SET trashed_ms = ?2 WHERE id = ?1")?
+                        .execute(params![id.0, now_ms()])?;
+                    seal_session(tx, id)?;
+                }
+            }
+            Ok(())
+        })
     }
-}
 
-/// Writes changes and returns the complete sessions, without the one that the next batch continues.
-fn write_batch(
-    tx: &Transaction<'_>,
-    batch: &[Change],
-    continued: Option<SessionId>,
-    watch: &Watch<'_>,
-) -> Result<Vec<(SessionId, String)>> {
-    let mut whole = Vec::new();
-    for changes in batch.chunk_by(|a, b| a.session() == b.session()) {
-        let mut applied = Applied::default();
-        for change in changes {
-            watch.go_on()?;
-            apply_one(tx, change, &mut applied)?;
+    /// Takes all of it out of the trash.
+    fn show(&mut self) -> Result<Imported> {
+        if self.imported.text_only.is_none() {
+            return Err((self.bad)(UNKNOWN.into()));
         }
-        let Some(id) = changes.first().and_then(Change::session) else { continue };
-        if continued == Some(id) {
-            // An incomplete session is in the trash, so that it is emptied if the process ends here.
-            tx.execute("UPDATE session SET trashed_ms = ?2 WHERE id = ?1", params![id.0, now_ms()])?;
-            seal_session(tx, id)?;
-            continue;
+        if self.sessions.is_empty() {
+            let skipped = self.imported.skipped_in_words();
+            let why = skipped.map_or_else(String::new, |skipped| format!(": {skipped}"));
+            return Err((self.bad)(format!("there is no conversation in it{why}")));
         }
-        let sql = "SELECT name, trashed_ms IS NOT NULL FROM session WHERE id = ?1";
-        let (mut name, hidden): (String, bool) =
-            tx.prepare_cached(sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?)))?;
-        if hidden {
-            name = free_name(tx, &name)?;
-            tx.execute("UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1", params![id.0, name])?;
-        }
-        touch_session(tx, id)?;
-        whole.push((id, name));
+        self.write()?;
+        self.imported.sessions = self.store.transaction(|tx| {
+            let show = |(id, name): &(SessionId, String)| {
+                let name = free_name(tx, name)?;
+                let sql = "UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1";
+                if tx.prepare_cached(sql)?.execute(params![id.0, name])? == 0 {
+                    // Another process has emptied the trash.
+                    return Err(StoreError::NoSession { name });
+                }
+                touch_session(tx, *id)?;
+                Ok((*id, name))
+            };
+            self.sessions.iter().map(show).collect::<Result<_>>()
+        })?;
+        Ok(std::mem::take(&mut self.imported))
     }
-    Ok(whole)
+
+    /// Removes all of it, after an error or a stop.
+    fn remove(&self) {
+        for some in self.sessions.chunks(REMOVED) {
+            let removed = self.store.transaction(|tx| {
+                for (id, _) in some {
+                    tx.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([id.0])?;
+                    tx.prepare_cached("DELETE FROM message WHERE session = ?1")?.execute([id.0])?;
+                }
+                Ok(())
+            });
+            if let Err(e) = removed {
+                tracing::warn!("a part of the import stays in the trash: {e}");
+            }
+        }
+    }
 }
 
 struct List<'a, 'b>(&'a mut Reading<'b>);

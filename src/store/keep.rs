@@ -3,18 +3,20 @@
 //! Never touches text. A removal changes the row first, then removes the file unless a row names it again. A crash in
 //! between leaves a file without a row, which is removed some days later.
 
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::Transaction;
+use rusqlite::{Transaction, params};
 
-use super::database::Store;
-use super::directory::Turn;
+use super::database::{Access, Store, lock, next_use};
 use super::error::Result;
 use super::format::FileKind;
 use super::query::{self, REACHED_BY_SESSION};
 use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
-use super::segment::{SegmentId, SegmentKind};
+use super::segment::{Segment, SegmentId, SegmentKind};
 use super::summary::refresh_session;
+use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
 /// The reason for state that a user removed, a phrase.
@@ -75,7 +77,7 @@ impl Store {
             // The part of a fork above its fork point belongs to another session and has its age there.
             let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
             let own: HashSet<SegmentId> = query::rows(tx, sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
-            let thinned = |l: &&Light| l.has_end && own.contains(&l.id) && !keep.contains(&l.id);
+            let thinned = |l: &&Light| l.end_bytes > 0 && own.contains(&l.id) && !keep.contains(&l.id);
             let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
             for id in &gone {
                 forget(tx, id, FileKind::End, "thinned")?;
@@ -134,68 +136,35 @@ impl Store {
         // A use counts even if it could not be written.
         let spare: Vec<SegmentId> = spare.iter().copied().chain(self.noted_uses()).collect();
         let gone = self.transaction(|tx| {
-            let mut total = all;
-            let mut tree = light(tx)?;
+            let tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
             let pinned = pinned(tx)?;
             // A budget of 0 keeps no state of marks either.
             let marks = if budget == 0 { Vec::new() } else { ids(tx, MARK_SEGMENTS)? };
             let marked = with_ancestors(&tree, marks);
-            let mut gone = Vec::new();
-            let mut by_age: Vec<(i64, SegmentId)> = tree.values().map(|l| (l.used, l.id)).collect();
-            by_age.sort();
-            for (_, id) in &by_age {
-                if total <= budget {
-                    break;
-                }
-                if let Some(l) = tree.get_mut(id)
-                    && l.has_end
-                    && !spare.contains(id)
-                    && end_is_removed_first(l, &pinned)
+            let mut by_use: Vec<&Light> = tree.values().filter(|l| !spare.contains(&l.id)).collect();
+            by_use.sort_by_key(|l| l.used);
+            // Rows need all rows before them: a segment counts as used as late as those after it, and is dropped after them.
+            let mut used: HashMap<SegmentId, i64> = HashMap::new();
+            for last in by_use.iter().rev() {
+                let mut next = Some(*last).filter(|l| l.rows_bytes > 0);
+                while let Some(l) = next
+                    && let Entry::Vacant(entry) = used.entry(l.id)
                 {
-                    total = total.saturating_sub(l.end_bytes);
-                    l.has_end = false;
-                    gone.push((*id, FileKind::End, l.end_bytes));
+                    entry.insert(last.used);
+                    next = l.parent.and_then(|parent| tree.get(&parent));
                 }
             }
-            // Rows need all rows before them: drop tips first, the oldest tip first.
-            let mut children: HashMap<SegmentId, u64> = HashMap::new();
-            for l in tree.values().filter(|l| l.has_rows) {
-                if let Some(parent) = l.parent {
-                    *children.entry(parent).or_default() += 1;
-                }
-            }
-            let mut tips: std::collections::BTreeSet<(i64, SegmentId)> = tree
-                .values()
-                .filter(|l| (l.has_rows || l.has_end) && !children.contains_key(&l.id))
-                .map(|l| (l.used, l.id))
-                .collect();
-            while total > budget
-                && let Some((_, id)) = tips.pop_first()
-            {
-                if spare.contains(&id) || marked.contains(&id) {
-                    continue;
-                }
-                let Some(l) = tree.get(&id) else { continue };
-                for (has, kind, bytes) in
-                    [(l.has_end, FileKind::End, l.end_bytes), (l.has_rows, FileKind::Rows, l.rows_bytes)]
-                {
-                    if has {
-                        total = total.saturating_sub(bytes);
-                        gone.push((id, kind, bytes));
-                    }
-                }
-                // A segment without rows is not counted as a child.
-                if l.has_rows
-                    && let Some(parent) = l.parent
-                    && let Some(count) = children.get_mut(&parent)
-                {
-                    *count -= 1;
-                    if *count == 0
-                        && let Some(p) = tree.get(&parent)
-                    {
-                        tips.insert((p.used, parent));
-                    }
+            let mut tips_first: Vec<&Light> = by_use.iter().copied().filter(|l| !marked.contains(&l.id)).collect();
+            tips_first.sort_by_key(|l| (used.get(&l.id).copied().unwrap_or(l.used), Reverse(l.start)));
+            let ends = by_use.into_iter().filter(|l| end_is_removed_first(l, &pinned)).map(|l| (l, FileKind::End));
+            let both = tips_first.into_iter().flat_map(|l| [(l, FileKind::End), (l, FileKind::Rows)]);
+            let (mut total, mut gone, mut seen) = (all, Vec::new(), HashSet::new());
+            for (l, kind) in ends.chain(both) {
+                let bytes = if kind == FileKind::End { l.end_bytes } else { l.rows_bytes };
+                if total > budget && bytes > 0 && seen.insert((l.id, kind)) {
+                    total = total.saturating_sub(bytes);
+                    gone.push((l.id, kind, bytes));
                 }
             }
             for (id, kind, _) in &gone {
@@ -207,13 +176,32 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
-        self.read(|db| {
+    /// Removes state files until `bytes` are free or removed: the least recently used first, of one path the last
+    /// first, and those of marks and heads at the end. Returns the removed ones, which the caller records.
+    pub(super) fn remove_oldest(&self, bytes: u64) -> Result<Vec<(SegmentId, FileKind)>> {
+        let order = self.read(|db| {
             let tree = light(db)?;
             let needed = ids(db, MARK_SEGMENTS)?.into_iter().chain(ids(db, HEAD_SEGMENTS)?);
             let needed = with_ancestors(&tree, needed);
-            Ok(tree.values().map(|l| (l.id, (needed.contains(&l.id), l.used))).collect())
-        })
+            let mut order: Vec<Light> = tree.into_values().collect();
+            order.sort_by_key(|l| (needed.contains(&l.id), l.used, Reverse(l.start)));
+            Ok(order)
+        })?;
+        let (mut gone, mut freed) = (Vec::new(), 0);
+        for (l, kind) in order.iter().flat_map(|l| [(l, FileKind::End), (l, FileKind::Rows)]) {
+            if freed >= bytes || !self.disk.free_bytes(&self.layout.root).is_ok_and(|free| free < bytes) {
+                break;
+            }
+            let path = self.layout.file(&l.id, kind);
+            if let Ok(look) = self.disk.look(&path)
+                && look.is_file
+                && self.disk.remove(&path).is_ok()
+            {
+                freed += look.bytes;
+                gone.push((l.id, kind));
+            }
+        }
+        Ok(gone)
     }
 
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
@@ -221,6 +209,53 @@ impl Store {
         // Another process may have saved some again meanwhile.
         let removed = self.remove_unnamed(&had, |_| true);
         Freed { files: removed.len() as u64, bytes: removed.iter().sum(), ..Freed::default() }
+    }
+}
+
+/// Uses of state. The budget drops the least recently used state first. A use is noted in memory, so that restoring
+/// waits for no disk; the writer stores it when idle, so that other processes see it. A killed process loses its notes,
+/// which affects only the order of dropping.
+impl Store {
+    pub(super) fn note_use(&self, path: &[Segment]) {
+        if *self.access() != Access::Writable {
+            return;
+        }
+        let mut noted = lock(&self.uses);
+        noted.count += 1;
+        let now = (noted.count, now_ms());
+        noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+    }
+
+    pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
+        lock(&self.uses).last.keys().copied().collect()
+    }
+
+    /// Stores the noted uses. Best effort: they only order dropping, and a failed write keeps them noted.
+    pub(super) fn write_uses(&self) {
+        let noted = std::mem::take(&mut lock(&self.uses).last);
+        if noted.is_empty() {
+            return;
+        }
+        let mut noted: Vec<(SegmentId, (u64, i64))> = noted.into_iter().collect();
+        noted.sort_unstable_by_key(|(_, (path, _))| *path);
+        let written = self.transaction(|tx| {
+            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
+            for path in noted.chunk_by(|(_, (a, _)), (_, (b, _))| a == b) {
+                let used = next_use(tx)?;
+                for (id, (_, ms)) in path {
+                    update.execute(params![id.0, used, ms])?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(e) = written {
+            tracing::debug!("which state was used is not written: {e}");
+            // A use noted meanwhile is newer.
+            let mut uses = lock(&self.uses);
+            for (id, at) in noted {
+                uses.last.entry(id).or_insert(at);
+            }
+        }
     }
 }
 
@@ -290,7 +325,48 @@ fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::keeps_turn;
+    use std::sync::Arc;
+
+    use super::super::commit::Change;
+    use super::super::disk::RealDisk;
+    use super::super::segment::{NewSegment, TextBoundary};
+    use super::*;
+
+    #[test]
+    fn making_room_removes_state_in_the_order_of_use_whatever_the_age_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Arc::new(RealDisk), Default::default()).unwrap();
+        let add = |token: u32, parent: Option<SegmentId>| {
+            let segment = NewSegment {
+                fingerprint: "m".into(),
+                parent,
+                start: u64::from(parent.is_some()),
+                prompt: vec![token],
+                completion: Vec::new(),
+                boundary: TextBoundary::of("t"),
+                kind: SegmentKind::Turn,
+            };
+            let id = segment.id();
+            store.apply(&[Change::AddSegment(Box::new(segment))]).unwrap();
+            id
+        };
+        let root = add(1, None);
+        // The last is used last, two are on one path, and used at once.
+        let all = [root, add(2, Some(root)), add(3, None)];
+        for (id, used) in [(all[0], 2), (all[1], 2), (all[2], 9)] {
+            let use_it = |tx: &Transaction<'_>| {
+                Ok(tx.execute("UPDATE segment SET used = ?2 WHERE id = ?1", params![id.0, used])?)
+            };
+            store.transaction(use_it).unwrap();
+        }
+        for id in all.iter().rev() {
+            std::fs::write(store.layout.file(id, FileKind::End), b"state").unwrap();
+        }
+        std::fs::write(store.layout.file(&root, FileKind::Rows), b"state").unwrap();
+        let gone = store.remove_oldest(u64::MAX).unwrap();
+        let end = |id| (id, FileKind::End);
+        assert_eq!(gone, [end(all[1]), end(root), (root, FileKind::Rows), end(all[2])]);
+    }
 
     #[test]
     fn thinning_is_monotonic_and_leaves_logarithmically_many() {

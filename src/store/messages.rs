@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::database::Store;
 use super::error::{Result, StoreError, one_line};
-use super::query::{self, PLACES, REACHED_BY_SESSION, UP};
-use super::seal::{self, bytes_at, count_at, number_at, text_at};
+use super::query::{self, PLACES, REACHED_BY_SESSION, UP, bytes_at, count_at, number_at, text_at};
+use super::seal::{MESSAGE, is_whole};
 use super::segment::SegmentId;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
@@ -20,7 +20,7 @@ const DAMAGED: &str = "[This message is damaged: it does not match its checksum.
 /// Reads a message. Its text names unreadable columns, so that the rest of the conversation is not hidden.
 fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     let mut message = bare_message(r)?;
-    if !seal::is_whole(r) {
+    if !is_whole(MESSAGE, r) {
         message.text = format!("{DAMAGED}\n{}", message.known_text());
         message.meta.damaged = true;
     }
@@ -29,10 +29,10 @@ fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
 
 /// As [`message_row`], but without the seal check, because some columns are cut.
 pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
-    let role = text_at(r, 2);
-    let text = text_at(r, 6);
+    let role = text_at(r, 3);
+    let text = text_at(r, 7);
     // Facts matter less than the text: use defaults rather than an error.
-    let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
+    let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 5)).unwrap_or_default();
     let (role, text) = match Role::named(&role) {
         Some(role) => (role, text),
         None => {
@@ -44,9 +44,9 @@ pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
         id: MessageId(r.get(0)?),
         parent: number_at(r, 1).map(MessageId),
         role,
-        created_ms: number_at(r, 3).unwrap_or_default(),
+        created_ms: number_at(r, 4).unwrap_or_default(),
         meta,
-        thinking: text_at(r, 5),
+        thinking: text_at(r, 6),
         text,
     })
 }
@@ -65,7 +65,7 @@ fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
 
 /// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still has it.
 fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
-    let mut query = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
+    let mut query = db.prepare_cached(&format!("SELECT {} FROM message WHERE id = ?1", MESSAGE.columns))?;
     let found = query.query_row([id.0], message_row).optional();
     let why = match found {
         Ok(Some(message)) => return Ok(Some(message)),

@@ -31,10 +31,10 @@
 //! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
 //! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
 //! | `summary`, `typed`, `messages`, `sessions` | columns of lists; typed prompts and unsent input; paths of messages; sessions |
-//! | `commit`, `noted`, `search`, `library` | changes of text; segments this process recorded or used; full text; documents |
-//! | `export`, `gaps`, `salvage`, `opening` | conversations as text; gaps after a loss; the readable part of a damaged database; opening a directory |
+//! | `commit`, `search`, `library` | changes of text; full text; documents |
+//! | `export`, `pages`, `salvage`, `opening` | conversations as text; pages of a database without SQLite; the readable part of a damaged one; opening a directory |
 //! | `state`, `row_source`, `save` | state: restoring, rows in files, saving |
-//! | `keep`, `check`, `rescue`, `collect` | thinning and disk budget; `doctor --check`; a new database for a damaged one; garbage |
+//! | `keep`, `check`, `rescue`, `collect` | uses of state, thinning and disk budget; `doctor --check`; a new database for a damaged one; garbage |
 //! | `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
 //!
@@ -54,14 +54,13 @@ mod disk;
 mod error;
 mod export;
 mod format;
-mod gaps;
 mod import;
 mod keep;
 mod library;
 mod lock;
 mod messages;
-mod noted;
 mod opening;
+mod pages;
 mod query;
 mod recorded;
 mod rescue;
@@ -95,7 +94,7 @@ pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;
-pub use rescue::{Rescue, Rescued};
+pub use rescue::Rescued;
 pub use row_source::{Opened, StoredRows};
 pub use salvage::Unread;
 pub use schema::VERSION as DATA_VERSION;

@@ -263,9 +263,7 @@ impl Store {
         if lock.is_none() {
             return Vec::new();
         }
-        // Without turns nothing may be removed.
-        let Ok(turns) = self.turns_to_go() else { return Vec::new() };
-        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
+        let gone = self.remove_oldest(ROOM).unwrap_or_default();
         gone.into_iter().map(|(id, kind)| (id, kind, "removed when the disk was full".to_owned())).collect()
     }
 
@@ -294,9 +292,8 @@ impl Store {
         if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {
             return Ok(id);
         }
-        let new = directory::new_id().map_err(StoreError::io("read", Path::new("/dev/urandom")))?;
         self.transaction(|tx| {
-            tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', ?1)", [&new])?;
+            tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', lower(hex(randomblob(16))))", [])?;
             Ok(tx.query_row(sql, [], |r| r.get(0))?)
         })
     }

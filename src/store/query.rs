@@ -1,6 +1,7 @@
-//! Prepared queries: all rows of one, or its first row. Parts of queries: the messages a session shows, which are its
+//! Prepared queries: all rows of one, or its first row, and values of a row, which may be damaged. Parts of queries: the messages a session shows, which are its
 //! places, its own messages, and all above those.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 
 use super::error::Result;
@@ -21,6 +22,29 @@ pub(super) fn row<T>(
     read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
 ) -> Result<Option<T>> {
     Ok(db.prepare_cached(sql)?.query_row(params, read).optional()?)
+}
+
+/// The bytes of a text column, even if damage has changed its type.
+pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
+    match r.get_ref(column) {
+        Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes,
+        Ok(ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_)) | Err(_) => &[],
+    }
+}
+
+pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
+    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
+}
+
+pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
+    match r.get_ref(column) {
+        Ok(ValueRef::Integer(n)) => Some(n),
+        _ => None,
+    }
+}
+
+pub(super) fn count_at(r: &Row<'_>, column: usize) -> u64 {
+    number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default()
 }
 
 macro_rules! places {

@@ -57,32 +57,31 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     if named == segment.id { Ok(segment) } else { Err(rusqlite::Error::IntegralValueOutOfRange(0, -1)) }
 }
 
+/// A segment without its tokens.
 pub(super) struct Light {
     pub id: SegmentId,
     pub parent: Option<SegmentId>,
     pub kind: SegmentKind,
+    pub start: u64,
+    /// Of the kept files; 0 for one that is missing.
     pub rows_bytes: u64,
     pub end_bytes: u64,
-    pub has_rows: bool,
-    pub has_end: bool,
     pub used: i64,
     pub used_ms: i64,
 }
 
-const LIGHT: &str =
-    "id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment";
+const LIGHT: &str = "id, parent, kind, start, rows_bytes, end_bytes, used, used_ms FROM segment";
 
 fn light_of(r: &Row<'_>) -> rusqlite::Result<Light> {
     Ok(Light {
         id: SegmentId(r.get(0)?),
         parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
         kind: kind_at(r, 2)?,
-        rows_bytes: r.get(3)?,
-        end_bytes: r.get(4)?,
-        has_rows: r.get(5)?,
-        has_end: r.get(6)?,
-        used: r.get(7)?,
-        used_ms: r.get(8)?,
+        start: r.get(3)?,
+        rows_bytes: r.get(4)?,
+        end_bytes: r.get(5)?,
+        used: r.get(6)?,
+        used_ms: r.get(7)?,
     })
 }
 

@@ -1,9 +1,10 @@
 //! Replaces a damaged database: the only mechanism for damage of the file, of any kind. A start shows the readable
 //! part of such a database (`salvage.rs`); `doctor --check` puts a new one with that part into its place and keeps the
-//! damaged one under another name. Nothing in the directory changes before the new one is complete.
+//! damaged one under another name.
 //!
-//! The exchange happens in a process that has the directory alone. Both names contain the same time until the new
-//! database is in place. These names let the next run undo an interrupted exchange, but only in an unambiguous case.
+//! The exchange happens in a process that has the directory alone. It begins when the new database, complete and synced,
+//! has the name `sala.db.rescued`. From then on the directory cannot be written, and the next run finishes an
+//! interrupted exchange.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -20,27 +21,7 @@ use crate::text::clock;
 
 const WRITE_BYTES: u64 = 8 << 20;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rescue {
-    /// The database is whole, missing, or of another program.
-    Nothing,
-    /// The database is damaged, and another process has the directory open and keeps writing into it.
-    InUse { path: PathBuf, detail: String },
-    /// A new one is in its place.
-    Done(Rescued),
-}
-
-impl Rescue {
-    pub fn in_use_notice(&self) -> Option<String> {
-        let Rescue::InUse { path, detail } = self else { return None };
-        Some(format!(
-            "{} is damaged ({detail}) and another sala-chat has it open: close that one first, then sala-chat doctor --check \
-             writes a new database of everything that can be read and keeps the old file",
-            path.display()
-        ))
-    }
-}
-
+/// A new database is in the place of the damaged one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
     pub detail: String,
@@ -74,54 +55,51 @@ impl Rescued {
 }
 
 impl Store {
-    /// Replaces a damaged database by a new one with everything that can be read. Leaves a database of a newer program
-    /// alone. Undoes an interrupted attempt first.
+    /// Replaces a damaged database by a new one with everything that can be read, or finishes an interrupted exchange.
+    /// `None`: the database is whole, missing, of a newer program or of another one.
     ///
     /// # Errors
-    /// Nothing is readable, or an I/O error. The damaged database then has its old name or its `.damaged-` name.
-    pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
+    /// [`StoreError::DamagedInUse`], nothing is readable, or an I/O error.
+    pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Option<Rescued>> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));
-        // Nothing is created in a directory that is not ours.
-        if !matches!(directory::survey(&layout, disk), Ok(true) | Err(StoreError::Damaged { .. })) {
-            return Ok(Rescue::Nothing);
-        }
-        let look =
-            || directory::survey(&layout, disk).and_then(|there| if there { check_whole(&layout) } else { Ok(()) });
+        let damage = || match check_whole(&layout, disk) {
+            Err(StoreError::Damaged { detail, .. }) => Some(detail),
+            _ => None,
+        };
         // First without the lock: others can start meanwhile, and most databases are whole.
-        let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
-        if begun.is_empty() && !matches!(look(), Err(StoreError::Damaged { .. })) {
-            return Ok(Rescue::Nothing);
+        if damage().is_none() {
+            return Ok(None);
         }
         // A copy of the database alone has no `locks/`.
         let _ = disk.make_dir(&layout.locks);
-        let held = hold(&layout);
-        let alone = matches!(held, Ok((_, true)));
-        if alone {
-            take_back(&layout, disk)?;
-        }
+        let (_held, alone) = hold(&layout).map_err(StoreError::io("lock", &layout.locks))?;
         // Another process may have exchanged it before the lock was taken.
-        let opened = look();
-        let Err(StoreError::Damaged { detail, .. }) = opened else { return Ok(Rescue::Nothing) };
-        let _held = held.map_err(StoreError::io("lock", &layout.locks))?;
+        let Some(detail) = damage() else { return Ok(None) };
         if !alone {
-            return Ok(Rescue::InUse { path: layout.database, detail });
+            return Err(StoreError::DamagedInUse { path: layout.database, detail });
         }
-        if !layout.database.is_file() {
-            // Several attempts were interrupted: which one to undo is unknown.
-            return Ok(Rescue::Nothing);
+        if is_there(disk, &layout.rescued)? {
+            let aside = exchange(&layout, disk)?;
+            let (sessions, messages) = count(&layout.database)?;
+            return Ok(Some(Rescued { detail, sessions, messages, lost: Unread::default(), aside }));
         }
         let (place, fresh, lost) = salvage(&layout, disk, &detail)?;
         let (sessions, messages) = count(&fresh)?;
-        let aside = put_in_place(&layout, disk, &fresh)?;
+        make_ready(&layout, disk, &fresh)?;
         drop(place);
-        Ok(Rescue::Done(Rescued { detail, sessions, messages, lost, aside }))
+        let aside = exchange(&layout, disk)?;
+        Ok(Some(Rescued { detail, sessions, messages, lost, aside }))
     }
 }
 
 /// An error for a database that cannot be opened for writing, or that has damage in its structure or indexes.
-fn check_whole(layout: &Layout) -> Result<()> {
+fn check_whole(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let path = &layout.database;
+    // Nothing is created in a directory that is not ours.
+    if !directory::survey(layout, disk)? {
+        return Ok(());
+    }
     let (db, found) = schema::open_writable(path)?;
     if let schema::Found::Newer(_) = found {
         return Ok(());
@@ -146,90 +124,36 @@ fn hold(layout: &Layout) -> io::Result<(File, bool)> {
     }
 }
 
-/// Moves the damaged database aside, with its log, and the new one into its place. Returns the damaged one's path.
-fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<PathBuf> {
-    let time = free_time(layout, disk, &clock::local().strftime("%Y%m%d-%H%M%S").to_string())?;
-    let done = make_ready(layout, disk, fresh, &time).and_then(|()| exchange(layout, disk, &time));
-    if done.is_err() {
-        // The next attempt undoes the rest.
-        let _ = take_back(layout, disk);
-    }
-    done.map(|()| layout.aside(&time))
-}
-
-fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
-    let mut time = wanted.to_owned();
-    for n in 2.. {
-        let aside = layout.aside(&time);
-        let taken = is_there(disk, &aside)?
-            || is_there(disk, &Layout::log_of(&aside))?
-            || is_there(disk, &layout.rescued(&time))?;
-        if !taken {
-            break;
-        }
-        time = format!("{wanted}-{n}");
-    }
-    Ok(time)
-}
-
-fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path, time: &str) -> Result<()> {
-    let ready = layout.rescued(time);
+fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<()> {
+    let part = layout.rescued.with_extension("rescuing");
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
-    let mut file = disk.create(&ready).map_err(StoreError::io("make", &ready))?;
+    let mut file = disk.create(&part).map_err(StoreError::io("make", &part))?;
     let mut at = 0;
     while at < bytes {
-        let part = disk.read_at(fresh, at, WRITE_BYTES.min(bytes - at)).map_err(StoreError::io("read", fresh))?;
-        file.write(&part).map_err(StoreError::io("write", &ready))?;
-        at += part.len() as u64;
+        let some = disk.read_at(fresh, at, WRITE_BYTES.min(bytes - at)).map_err(StoreError::io("read", fresh))?;
+        file.write(&some).map_err(StoreError::io("write", &part))?;
+        at += some.len() as u64;
     }
-    file.sync().map_err(StoreError::io("sync", &ready))?;
+    file.sync().map_err(StoreError::io("sync", &part))?;
+    rename(disk, &part, &layout.rescued)?;
     sync(layout, disk)
 }
 
-fn exchange(layout: &Layout, disk: &dyn Disk, time: &str) -> Result<()> {
-    let aside = layout.aside(time);
-    rename(disk, &layout.database, &aside)?;
+/// Moves the damaged database aside, with its log, and the new one into its place. Returns the damaged one's path.
+fn exchange(layout: &Layout, disk: &dyn Disk) -> Result<PathBuf> {
+    let aside = layout.aside(&clock::local().strftime("%Y%m%d-%H%M%S").to_string());
     let (log, index) = (Layout::log_of(&layout.database), Layout::index_of(&layout.database));
-    if is_there(disk, &log)? {
-        rename(disk, &log, &Layout::log_of(&aside))?;
+    for (from, to) in [(&layout.database, &aside), (&log, &Layout::log_of(&aside))] {
+        if is_there(disk, from)? {
+            rename(disk, from, to)?;
+        }
     }
     disk.remove(&index).map_err(StoreError::io("remove", &index))?;
     // SQLite would take a remaining log for one of the new database.
     sync(layout, disk)?;
-    rename(disk, &layout.rescued(time), &layout.database)?;
-    sync(layout, disk)
-}
-
-/// Undoes an interrupted exchange: the damaged database returns to its place with its log, and the replacement is
-/// removed. In an ambiguous case everything stays.
-fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
-    let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
-    let (mut moved, mut not_moved) = (Vec::new(), Vec::new());
-    for time in begun {
-        if is_there(disk, &layout.aside(&time))? { moved.push(time) } else { not_moved.push(time) }
-    }
-    let drop_ready = |times: &[String]| -> Result<()> {
-        for ready in times.iter().map(|time| layout.rescued(time)) {
-            disk.remove(&ready).map_err(StoreError::io("remove", &ready))?;
-        }
-        Ok(())
-    };
-    if is_there(disk, &layout.database)? {
-        // The damaged database is aside, so another process put this one into place.
-        return drop_ready(&not_moved);
-    }
-    let [time] = moved.as_slice() else { return Ok(()) };
-    let aside = layout.aside(time);
-    let (log, place) = (Layout::log_of(&aside), Layout::log_of(&layout.database));
-    if is_there(disk, &log)? {
-        if is_there(disk, &place)? {
-            return Ok(());
-        }
-        rename(disk, &log, &place)?;
-    }
-    rename(disk, &aside, &layout.database)?;
+    rename(disk, &layout.rescued, &layout.database)?;
     sync(layout, disk)?;
-    drop_ready(&moved)
+    Ok(aside)
 }
 
 fn is_there(disk: &dyn Disk, path: &Path) -> Result<bool> {
@@ -256,78 +180,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_times_as_we_write_them_are_of_a_database_made_anew() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::new(dir.path());
-        let ours = ["20260102-030405", "20260102-030405-2"];
-        let others =
-            ["", "x", "20260102", "20260102-03040", "20260102-030405-", "20260102-030405-wal", "20260102-030405-2-3"];
-        for time in ours.iter().chain(&others) {
-            fs::write(layout.rescued(time), "").unwrap();
-        }
-        let mut begun = layout.begun(&RealDisk).unwrap();
-        begun.sort();
-        assert_eq!(begun, ours);
-    }
-
-    #[test]
     fn two_of_one_second_have_names_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path());
-        let free = || free_time(&layout, &RealDisk, "20260102-030405").unwrap();
-        let (first, second) = (layout.aside("20260102-030405"), layout.aside("20260102-030405-2"));
-        assert_eq!(free(), "20260102-030405");
-        fs::write(first, "damaged").unwrap();
-        assert_eq!(free(), "20260102-030405-2");
-        fs::write(Layout::log_of(&second), "its log").unwrap();
-        assert_eq!(free(), "20260102-030405-3");
-        fs::write(layout.rescued("20260102-030405-3"), "made of it").unwrap();
-        assert_eq!(free(), "20260102-030405-4");
-        fs::write(&layout.database, "again").unwrap();
-        fs::write(dir.path().join("fresh"), "new").unwrap();
-        let aside = put_in_place(&layout, &RealDisk, &dir.path().join("fresh")).unwrap();
-        assert_eq!(
-            (fs::read(aside).unwrap(), fs::read(&layout.database).unwrap()),
-            (b"again".to_vec(), b"new".to_vec())
-        );
-    }
-
-    #[test]
-    fn what_is_in_doubt_stays_as_it_is() {
-        let cases: [&[&str]; 4] = [
-            // Two exchanges begun.
-            &[
-                "sala.db.damaged-20260102-030405",
-                "sala.db.damaged-20260102-030406",
-                "sala.db.rescued-20260102-030405",
-                "sala.db.rescued-20260102-030406",
-            ],
-            // The damaged database of one is elsewhere.
-            &[
-                "sala.db.damaged-20260102-030404",
-                "sala.db.damaged-20260102-030405-shm",
-                "sala.db.damaged-20260102-030406",
-                "sala.db.rescued-20260102-030405",
-            ],
-            // A copy was restored meanwhile.
-            &["sala.db", "sala.db.damaged-20260102-030405", "sala.db.rescued-20260102-030405"],
-            // Two logs.
-            &[
-                "sala.db-wal",
-                "sala.db.damaged-20260102-030405",
-                "sala.db.damaged-20260102-030405-wal",
-                "sala.db.rescued-20260102-030405",
-            ],
-        ];
-        for names in cases {
-            let dir = tempfile::tempdir().unwrap();
-            for name in names {
-                fs::write(dir.path().join(name), "").unwrap();
+        let time = "20260102-030405";
+        let name = |end: &str| dir.path().join(format!("sala.db.damaged-{time}{end}"));
+        for (taken, free) in [(None, ""), (Some(""), "-2"), (Some("-2-wal"), "-3"), (Some("-3"), "-4")] {
+            if let Some(taken) = taken {
+                fs::write(name(taken), "damaged").unwrap();
             }
-            take_back(&Layout::new(dir.path()), &RealDisk).unwrap();
-            let mut left = RealDisk.list(dir.path()).unwrap();
-            left.sort();
-            assert_eq!(left, names.iter().map(PathBuf::from).collect::<Vec<_>>());
+            assert_eq!(layout.aside(time), name(free));
+        }
+        for _ in 0..2 {
+            fs::write(&layout.database, "again").unwrap();
+            fs::write(dir.path().join("fresh"), "new").unwrap();
+            make_ready(&layout, &RealDisk, &dir.path().join("fresh")).unwrap();
+            let aside = exchange(&layout, &RealDisk).unwrap();
+            assert_eq!(
+                (fs::read(aside).unwrap(), fs::read(&layout.database).unwrap()),
+                (b"again".to_vec(), b"new".to_vec())
+            );
         }
     }
 }

@@ -126,9 +126,6 @@ impl Store {
     /// number `have` on (the caller has the others), left in their files. The reader of the rows checks their bytes
     /// and reports a fault with [`Store::note_fault`]. A damaged file is declared missing and the next earlier state
     /// is used; an empty result (`plan.usable == 0`) is no error.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSegment`]; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         loop {
             let plan = self.plan_restore(tip)?;
@@ -162,9 +159,6 @@ impl Store {
     }
 
     /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process, but its record stays.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSegment`]; the database cannot be read.
     pub fn open_what_can_be_read(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         loop {
             match self.open_path(tip, have) {

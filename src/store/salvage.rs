@@ -1,34 +1,35 @@
-//! Copies the readable part of a damaged database into a new one, row by row.
+//! Copies the readable part of a damaged database into a new one.
 //!
-//! Reads a copy, with SQLite set to accept a schema that it cannot parse. First repairs the copy's header and its
-//! schema entries of tables if enough of them is left. At last it looks for messages and sessions on pages that no table
-//! reaches any more: each leaf page is read as if it were a whole table, and a row is used if its seal matches. That
-//! needs nothing of the damaged schema.
+//! Reads a copy of the file page by page (`pages.rs`). First the pages that the schema's tables lead to, then, if
+//! something is missing, all pages: a row of a message or a session is used wherever it lies if its seal matches. At
+//! last placeholders and new sessions fill the gaps, so that all that was read is reached.
 
-use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::ops::Range;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, OpenFlags, Row, Statement, Transaction, params, params_from_iter};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Statement, Transaction, params, params_from_iter};
 
+use super::database::FAR;
 use super::directory::{self, Layout};
 use super::disk::Disk;
-use super::error::{Result, StoreError, is_damage};
-use super::gaps::{Remembered, add_lost_sessions, fill_gaps, remove_dangling};
+use super::error::{Result, StoreError};
 use super::messages::UNREADABLE;
+use super::pages::{FIRST, Page, Pages, Record};
+use super::query;
 use super::schema::{self, COLUMNS};
 use super::scratch::Scratch;
-use super::seal::{self, SealedTable};
+use super::seal::{MESSAGE, SESSION, is_whole, seal_everything, seal_row};
+use super::summary::{free_name, refresh_session, touch_session};
+use crate::core::transcript::{Role, SessionId};
 
 /// Attempts to copy a database that others write meanwhile; the last copy is used as it is.
 const COPIES: u32 = 5;
-/// The size of a page of our databases.
-const PAGE: usize = 4096;
-/// First byte of a leaf page of a table.
-const LEAF: u8 = 0x0d;
+const NOTHING_READ: &str = "and no message could be read from it";
+const LOST_TEXT: &str = "[A message stood here that could not be read from the damaged database.]";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
@@ -37,8 +38,6 @@ pub struct Unread {
     pub tables: Vec<&'static str>,
 }
 
-const NOTHING_READ: &str = "and no message could be read from it";
-
 /// Writes everything readable into a new database in a private place.
 pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<(Scratch, PathBuf, Unread)> {
     let unreadable =
@@ -46,18 +45,18 @@ pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<
     let place = private_place()?;
     let (copy, fresh) = (place.path().join("damaged.db"), place.path().join("sala.db"));
     copy_database(layout, disk, &copy)?;
-    match mend_header(&copy) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Err(unreadable(NOTHING_READ)),
-        mended => mended.map_err(StoreError::io("write", &copy))?,
+    let version = take_log_in(&copy).map_err(StoreError::io("read", &copy))?;
+    if version > schema::VERSION {
+        return Err(unreadable("and it is a newer sala-chat's, which may be able to read it"));
     }
+    let pages = Pages::open(&copy).map_err(StoreError::io("read", &copy))?;
     directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
     let (mut new, _) = schema::open_writable(&fresh)?;
-    let lost = match read_out(&copy, &mut new) {
-        Ok(Some(lost)) => lost,
-        Ok(None) => return Err(unreadable("and it is a newer sala-chat's, which may be able to read it")),
-        Err(e) if e.damage().is_some() => return Err(unreadable(NOTHING_READ)),
-        Err(e) => return Err(e),
-    };
+    // A referenced row may be lost.
+    new.pragma_update(None, "foreign_keys", false)?;
+    let tx = new.transaction()?;
+    let lost = copy_rows(&pages, &tx, version)?;
+    tx.commit()?;
     // One file, without a log.
     new.pragma_update(None, "journal_mode", "DELETE")?;
     new.close().map_err(|(_, e)| StoreError::from(e))?;
@@ -76,216 +75,155 @@ pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
     ))
 }
 
-/// Restores those header fields that are the same in every database of ours, and clears those that only a writer
-/// needs.
-fn mend_header(copy: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
-    let mut head = [0; 100];
-    file.read_exact(&mut head)?;
-    let version = head.get(60..64).and_then(|v| v.try_into().ok()).map_or(0, i32::from_be_bytes);
-    let mut put = |at: usize, bytes: &[u8]| {
-        if let Some(place) = head.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-    };
-    for (at, bytes) in schema::HEADER {
-        put(at, bytes);
-    }
-    // With a log.
-    put(18, &[2, 2]);
-    // No size and no list of free pages: both only matter for writing.
-    put(28, &[0; 12]);
-    if !schema::VERSIONS.contains(&version) {
-        put(60, &schema::VERSION.to_be_bytes());
-    }
-    file.rewind()?;
-    file.write_all(&head)
+pub(super) fn private_place() -> Result<Scratch> {
+    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
 }
 
 /// Copies the database and its log, again if one of them changed meanwhile: pages that move from the log to the
 /// database between the two copies would be in neither.
 pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
-    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
-    let files = [(&layout.database, target), (&wal, &*wal_copy)];
-    for left in (0..COPIES).rev() {
-        let mut before = Vec::new();
-        let mut copied = Ok(());
-        for (from, to) in files {
-            before.push(disk.look(from).ok());
-            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
-                true => copy_private(from, to).map_err(StoreError::io("read", from)),
-                // An earlier attempt may have left one.
-                false => remove_left(to).map_err(StoreError::io("remove", to)),
-            });
+    let (log, log_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
+    let now = || [disk.look(&layout.database).ok(), disk.look(&log).ok()];
+    for _ in 0..COPIES {
+        let before = now();
+        copy_private(&layout.database, target).map_err(StoreError::io("read", &layout.database))?;
+        match copy_private(&log, &log_copy) {
+            // An earlier attempt may have left one.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => drop(std::fs::remove_file(&log_copy)),
+            copied => copied.map_err(StoreError::io("read", &log))?,
         }
-        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
-        if unchanged || left == 0 {
-            return copied;
+        if now() == before {
+            break;
         }
     }
     Ok(())
 }
 
-pub(super) fn private_place() -> Result<Scratch> {
-    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
-}
-
-fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
+fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
-    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
+    let mut from = File::open(from)?;
+    let mut copy = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    io::copy(&mut from, &mut copy).map(drop)
 }
 
-fn remove_left(copy: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(copy) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
+/// Moves the log into the pages of the copy, as far as that works, after writing the header fields that are the same in
+/// every database of ours: SQLite reads no other. Returns the version.
+fn take_log_in(copy: &Path) -> io::Result<i32> {
+    let file = OpenOptions::new().read(true).write(true).open(copy)?;
+    let mut version = [0; 4];
+    let _ = file.read_exact_at(&mut version, 60);
+    let with_log_of_any_size: [(usize, &[u8]); 2] = [(18, &[2, 2]), (28, &[0; 12])];
+    for (at, bytes) in schema::HEADER.into_iter().chain(with_log_of_any_size) {
+        file.write_all_at(bytes, at as u64)?;
     }
+    let moved = || -> rusqlite::Result<()> {
+        let db = Connection::open(copy)?;
+        // With this SQLite opens a database with an unreadable schema.
+        db.pragma_update(None, "writable_schema", true)?;
+        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    };
+    if let Err(e) = moved() {
+        tracing::warn!("the log of the damaged database was not read: {e}");
+    }
+    let version = i32::from_be_bytes(version);
+    Ok(if schema::VERSIONS.contains(&version) { version } else { schema::VERSION })
 }
 
-/// Copies the rows of all tables; returns the unreadable part. `None` for a database of a newer program.
-fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
-    let mut old = open_as_it_is(copy)?;
-    let version: i32 = old.pragma_query_value(None, "user_version", |r| r.get(0))?;
-    if version > schema::VERSION {
-        return Ok(None);
-    }
-    mend_schema(&old, new)?;
-    old = open_as_it_is(copy)?;
-    // A referenced row may be lost.
-    new.pragma_update(None, "foreign_keys", false)?;
-    let tx = new.transaction()?;
+/// Copies all readable rows and closes the gaps between them. Returns the unreadable part.
+fn copy_rows(pages: &Pages, tx: &Transaction<'_>, version: i32) -> Result<Unread> {
+    let mut tables = Vec::new();
+    walk(pages, FIRST, &mut |row| {
+        tables.extend(row.values().as_deref().and_then(table_of_schema));
+        Ok(true)
+    })?;
     let mut lost = Unread::default();
-    for (table, _) in COLUMNS {
-        match copy_table(&old, &tx, table)? {
-            Some(rows) => lost.rows += rows,
-            None if schema::may_lack(table, version) && !has_entry(&old, table)? => {}
-            None => lost.tables.push(table),
-        }
-    }
-    let unread = Remembered::of(&old);
-    drop(old);
-    if lost != Unread::default()
-        && let Err(e) = copy_loose_rows(copy, &tx)
-    {
-        tracing::warn!("rows that no table leads to were not looked for: {e}");
-    }
-    if version < schema::VERSION {
-        seal::seal_everything(&tx)?;
-    }
-    add_lost_sessions(&tx, &unread.names)?;
-    fill_gaps(&tx, &unread.parents)?;
-    remove_dangling(&tx)?;
-    tx.commit()?;
-    Ok(Some(lost))
-}
-
-fn open_as_it_is(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.pragma_update(None, "writable_schema", true)?;
-    Ok(db)
-}
-
-/// Restores the schema entries of missing tables, found by name, by their SQL, or by the name in it.
-fn mend_schema(old: &Connection, new: &Connection) -> Result<()> {
     for (table, columns) in COLUMNS {
-        if old.prepare(&format!("SELECT {columns} FROM {table}")).is_ok() {
+        match tables.iter().find(|(name, _)| *name == table) {
+            Some((_, root)) if pages.numbers().contains(root) => {
+                let mut insert = prepare_insert(tx, table, columns)?;
+                lost.rows += walk(pages, *root, &mut |row| put(&mut insert, &row))?;
+            }
+            // Added to a version, and by the second one.
+            None if table == "draft" || table == "property" && version < schema::VERSION => {}
+            // The rows of these two are found on any page.
+            _ if [MESSAGE.table, SESSION.table].contains(&table) => lost.rows += 1,
+            _ => lost.tables.push(table),
+        }
+    }
+    // Rows without a seal, of an earlier version, are known by their table alone.
+    let names = if lost == Unread::default() { HashMap::new() } else { copy_loose_rows(pages, tx)? };
+    if version < schema::VERSION {
+        seal_everything(tx)?;
+    }
+    add_lost_sessions(tx, &names)?;
+    fill_gaps(tx)?;
+    remove_dangling(tx)?;
+    Ok(lost)
+}
+
+/// The table that an entry of the schema is about, and the page at which it begins. Its name or its SQL may be damaged.
+fn table_of_schema(entry: &[ValueRef<'_>]) -> Option<(&'static str, u32)> {
+    let [_, ValueRef::Text(name), _, ValueRef::Integer(root), ValueRef::Text(sql)] = entry else { return None };
+    let is_of = |table: &str| *name == table.as_bytes() || sql.starts_with(format!("CREATE TABLE {table}(").as_bytes());
+    let (table, _) = COLUMNS.into_iter().find(|(table, _)| is_of(table))?;
+    Some((table, u32::try_from(*root).unwrap_or_default()))
+}
+
+/// Hands over the rows of a tree. Returns the number of those that cannot be read or that `each` rejects; a page that is
+/// not of this tree counts for one.
+fn walk(pages: &Pages, root: u32, each: &mut dyn FnMut(Record) -> Result<bool>) -> Result<u64> {
+    let (mut lost, mut todo, mut seen, mut kind) = (0, vec![root], HashSet::new(), None);
+    while let Some(number) = todo.pop() {
+        let page = if seen.insert(number) { read(pages, number)? } else { None };
+        let Some(page) = page.filter(|page| *kind.get_or_insert(page.is_table) == page.is_table) else {
+            lost += 1;
             continue;
-        }
-        let made = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        let made: String = new.query_row(made, [table], |r| r.get(0))?;
-        let entry = "UPDATE sqlite_schema SET type = 'table', name = ?2, tbl_name = ?2, sql = ?1 WHERE rowid = (
-             SELECT rowid FROM sqlite_schema WHERE rootpage > 0 AND type IS NOT 'index'
-               AND (name = ?2 OR sql = ?1 OR tbl_name = ?2 AND sql LIKE 'CREATE T%') LIMIT 1)";
-        match old.execute(entry, params![made, table]) {
-            Ok(_) => {}
-            Err(e) if is_damage(&e) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    // Without its condition the index is a source of all names, also those of unreadable rows.
-    let index =
-        "UPDATE sqlite_schema SET sql = 'CREATE INDEX session_name ON session(name)' WHERE name = 'session_name'";
-    let _ = old.execute(index, []);
-    Ok(())
-}
-
-fn has_entry(old: &Connection, table: &str) -> Result<bool> {
-    let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
-    match old.prepare(sql).and_then(|mut query| query.exists([table])) {
-        // An unreadable entry may be the table's.
-        Err(e) if is_damage(&e) => Ok(true),
-        found => Ok(found?),
-    }
-}
-
-fn columns(db: &Connection, table: &str) -> Vec<String> {
-    let names = || -> rusqlite::Result<Vec<String>> {
-        let mut query = db.prepare("SELECT name FROM pragma_table_info(?1)")?;
-        let names = query.query_map([table], |r| r.get(0))?;
-        names.collect()
-    };
-    names().unwrap_or_default()
-}
-
-/// Copies the readable rows of a table; returns the number of unreadable ones. `None`: the table does not exist.
-fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Option<u64>> {
-    let there = columns(old, table);
-    let mut names = columns(tx, table);
-    names.retain(|name| there.contains(name));
-    if names.is_empty() {
-        return Ok(None);
-    }
-    let (count, names) = (names.len(), names.join(", "));
-    let mut insert = prepare_insert(tx, table, &names)?;
-    let mut lost = 0;
-    let Some((ids, whole)) = row_ids(old, table)? else {
-        let mut query = old.prepare(&format!("SELECT {names} FROM {table}"))?;
-        let mut rows = query.query([])?;
-        loop {
-            match rows.next() {
-                Ok(Some(row)) => lost += u64::from(!put(&mut insert, row, 0..count)?),
-                Ok(None) => return Ok(Some(lost)),
-                // The rest is below a damaged page; its size is unknown.
-                Err(e) if is_damage(&e) => return Ok(Some(lost + 1)),
-                Err(e) => return Err(e.into()),
-            }
-        }
-    };
-    let mut one = old.prepare(&format!("SELECT {names} FROM {table} NOT INDEXED WHERE rowid = ?1"))?;
-    for id in ids {
-        let mut rows = one.query([id])?;
-        let copied = match rows.next() {
-            Ok(Some(row)) => put(&mut insert, row, 0..count)?,
-            Ok(None) => false,
-            Err(e) if is_damage(&e) => false,
-            Err(e) => return Err(e.into()),
         };
-        lost += u64::from(!copied);
+        lost += page.unreadable;
+        for row in page.rows {
+            lost += u64::from(!each(row)?);
+        }
+        todo.extend(page.children.into_iter().rev());
     }
-    // The size of the gap between the two ends is unknown.
-    Ok(Some(lost + u64::from(!whole)))
+    Ok(lost)
 }
 
-/// Row ids of a table as far as it can be read from either end, and whether they are complete; `None` for a table
-/// without row ids.
-fn row_ids(old: &Connection, table: &str) -> Result<Option<(BTreeSet<i64>, bool)>> {
-    let mut ids = BTreeSet::new();
-    for order in ["ASC", "DESC"] {
-        let sql = format!("SELECT rowid FROM {table} NOT INDEXED ORDER BY rowid {order}");
-        let Ok(mut query) = old.prepare(&sql) else { return Ok(None) };
-        let mut rows = query.query([])?;
-        loop {
-            match rows.next() {
-                Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
-                Ok(None) => return Ok(Some((ids, true))),
-                Err(e) if is_damage(&e) => break,
-                Err(e) => return Err(e.into()),
+fn read(pages: &Pages, number: u32) -> Result<Option<Page>> {
+    pages.read(number).map_err(StoreError::io("read", Path::new("the copy of the damaged database")))
+}
+
+/// Adds the sealed rows of all pages that `tx` lacks. Returns names of sessions, which an index has as well.
+fn copy_loose_rows(pages: &Pages, tx: &Transaction<'_>) -> Result<HashMap<i64, String>> {
+    // Of other tables with such rows.
+    const NO_NAMES: [&[u8]; 3] = [b"id", b"use", b"version"];
+    let (mut names, mut tables) = (HashMap::new(), Vec::new());
+    for of in [MESSAGE, SESSION] {
+        let columns = COLUMNS.iter().find(|(table, _)| *table == of.table).map_or("", |(_, columns)| columns);
+        let one = tx.prepare(&format!("SELECT {} FROM {} WHERE id = ?1", of.columns, of.table))?;
+        tables.push((of, columns.split(',').count(), prepare_insert(tx, of.table, columns)?, one));
+    }
+    for number in pages.numbers() {
+        for row in read(pages, number)?.into_iter().flat_map(|page| page.rows) {
+            let Some(values) = row.values() else { continue };
+            if row.rowid.is_none() {
+                if let [ValueRef::Text(name), ValueRef::Integer(id)] = values.as_slice()
+                    && !NO_NAMES.contains(name)
+                {
+                    names.entry(*id).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+                }
+                continue;
+            }
+            for (of, _, insert, one) in tables.iter_mut().filter(|(_, columns, ..)| *columns == values.len()) {
+                tx.execute_batch("SAVEPOINT loose")?;
+                let is_new = put(insert, &row)?;
+                if is_new && !one.query_row([row.rowid], |r| Ok(is_whole(*of, r)))? {
+                    tx.execute_batch("ROLLBACK TO loose")?;
+                }
+                tx.execute_batch("RELEASE loose")?;
             }
         }
     }
-    Ok(Some((ids, false)))
+    Ok(names)
 }
 
 fn prepare_insert<'a>(tx: &'a Transaction<'_>, table: &str, columns: &str) -> Result<Statement<'a>> {
@@ -295,11 +233,16 @@ fn prepare_insert<'a>(tx: &'a Transaction<'_>, table: &str, columns: &str) -> Re
     Ok(tx.prepare(&format!("INSERT OR {instead} INTO {table}({columns}) VALUES ({places})"))?)
 }
 
-/// Copies a row. False if its values are damaged or another row has its key.
-fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: Range<usize>) -> Result<bool> {
-    let values = columns.map(|i| row.get_ref(i).map(ToSqlOutput::Borrowed));
-    let values: rusqlite::Result<Vec<ToSqlOutput<'_>>> = values.collect();
-    match values.and_then(|values| insert.execute(params_from_iter(values))) {
+/// Inserts a row. False if its values are damaged or another row has its key.
+fn put(insert: &mut Statement<'_>, row: &Record) -> Result<bool> {
+    let columns = insert.parameter_count();
+    let Some(mut values) = row.values().filter(|values| values.len() <= columns) else { return Ok(false) };
+    if let (Some(rowid), Some(first)) = (row.rowid, values.first_mut()) {
+        *first = ValueRef::Integer(rowid);
+    }
+    // A row from before a column was added ends without it.
+    values.resize(columns, ValueRef::Null);
+    match insert.execute(params_from_iter(values.into_iter().map(ToSqlOutput::Borrowed))) {
         Ok(put) => Ok(put > 0),
         Err(e) => {
             let e = StoreError::from(e);
@@ -308,72 +251,68 @@ fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: Range<usize>) -> Resu
     }
 }
 
-/// Adds rows to `tx` that it lacks, from all pages of `copy`, which is destroyed on the way.
-fn copy_loose_rows(copy: &Path, tx: &Transaction<'_>) -> Result<()> {
-    // Moves the log into its pages, as far as that works.
-    if let Ok(db) = Connection::open(copy) {
-        let _ = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    }
-    let leaves = give_schema(copy).map_err(StoreError::io("write", copy))?;
-    for table in seal::TABLES {
-        let columns = COLUMNS.iter().find(|(name, _)| *name == table.name).map_or("", |(_, columns)| columns);
-        let mut insert = prepare_insert(tx, table.name, columns)?;
-        for page in &leaves {
-            // Most pages belong to other tables, or are damaged themselves.
-            let _ = copy_page(copy, *page, &table, columns, &mut insert);
-        }
-    }
-    Ok(())
-}
-
-fn copy_page(copy: &Path, page: u32, table: &SealedTable, columns: &str, insert: &mut Statement<'_>) -> Result<()> {
-    let db = Connection::open(copy)?;
-    db.pragma_update(None, "writable_schema", true)?;
-    db.execute("UPDATE sqlite_schema SET rootpage = ?1 WHERE name = ?2", (page, table.name))?;
-    drop(db);
-    let db = Connection::open(copy)?;
-    let mut query = db.prepare(&format!("SELECT {}, {columns} FROM {} m", table.columns, table.name))?;
-    let (first, count) = (table.columns.split(',').count(), query.column_count());
-    let mut rows = query.query([])?;
-    while let Some(row) = rows.next()? {
-        if (table.is_whole)(row) {
-            put(insert, row, first..count)?;
-        }
+fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, String>) -> Result<()> {
+    let sql = "SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)";
+    let without: Vec<i64> = query::rows(tx, sql, [], |r| r.get(0))?;
+    for id in without {
+        let name = names.get(&id).cloned().unwrap_or_else(|| format!("rescued-{id}"));
+        let name = free_name(tx, &name)?;
+        tx.execute(
+            "INSERT OR IGNORE INTO session(id, name, head, settings, created_ms, updated_ms, used)
+             SELECT ?1, ?2, coalesce(
+                 (SELECT head FROM head_log WHERE session = ?1 AND head IN (SELECT id FROM message) ORDER BY key DESC),
+                 max(id)), '{}', min(created_ms), max(created_ms), 0
+             FROM message WHERE session = ?1",
+            params![id, name],
+        )?;
+        touch_session(tx, SessionId(id))?;
     }
     Ok(())
 }
 
-/// Replaces the first page by one with only these two tables in its schema. Returns the leaf pages of tables.
-fn give_schema(copy: &Path) -> io::Result<Vec<u32>> {
-    let path = copy.with_extension("schema");
-    let make = || -> rusqlite::Result<()> {
-        let db = Connection::open(&path)?;
-        for (table, columns) in COLUMNS.iter().filter(|(table, _)| matches!(*table, "message" | "session")) {
-            db.execute_batch(&format!(
-                "CREATE TABLE {table}({})",
-                columns.replacen("id", "id INTEGER PRIMARY KEY", 1)
-            ))?;
-        }
-        Ok(())
-    };
-    make().map_err(io::Error::other)?;
-    let mut first = std::fs::read(&path)?;
-    first.truncate(PAGE);
-    // No size and no list of free pages.
-    if let Some(sizes) = first.get_mut(28..40) {
-        sizes.fill(0);
+/// Puts a placeholder for each unreadable message that has children or is a head, below the nearest message above it in
+/// its session, so that the messages before it stay on the path.
+fn fill_gaps(tx: &Transaction<'_>) -> Result<()> {
+    let missing = "SELECT c.parent, c.session, c.depth - 1 FROM message c
+                     WHERE c.parent IS NOT NULL AND c.parent NOT IN (SELECT id FROM message)
+                   UNION SELECT head, id, messages FROM session
+                     WHERE head IS NOT NULL AND head NOT IN (SELECT id FROM message)";
+    let above = "SELECT id FROM message WHERE session IN (?1, (SELECT forked_from FROM session WHERE id = ?1))
+                   AND id < ?2 AND depth < ?3 ORDER BY depth DESC, id DESC LIMIT 1";
+    let gaps: Vec<(i64, i64, i64)> = query::rows(tx, missing, [], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
+    for (id, session, depth) in gaps {
+        let depth = depth.max(1);
+        let parent: Option<i64> = tx.query_row(above, [session, id, depth], |r| r.get(0)).optional()?;
+        tx.execute(
+            "INSERT OR IGNORE INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text)
+             VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, '', ?7)",
+            params![id, session, parent, depth, Role::User.name(), UNREADABLE, LOST_TEXT],
+        )?;
+        seal_row(tx, MESSAGE, id)?;
     }
-    let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
-    let (mut leaves, mut page) = (Vec::new(), vec![0; PAGE]);
-    for number in 1.. {
-        if file.read_exact(&mut page).is_err() {
-            break;
-        }
-        leaves.extend((number > 1 && page.first() == Some(&LEAF)).then_some(number));
+    Ok(())
+}
+
+fn remove_dangling(tx: &Transaction<'_>) -> Result<()> {
+    // The search index is rebuilt from the texts.
+    tx.execute("UPDATE message SET indexed = 0", [])?;
+    let without_base = "DELETE FROM segment WHERE parent IS NOT NULL AND parent NOT IN (SELECT id FROM segment)";
+    while tx.execute(without_base, [])? > 0 {}
+    let ids = "SELECT id FROM message UNION ALL SELECT id FROM session";
+    let used = "SELECT used FROM session UNION ALL SELECT used FROM segment UNION ALL SELECT used FROM document";
+    tx.execute_batch(&format!(
+        "UPDATE counter SET value = max(value, (SELECT coalesce(max(id), 0) + 1 FROM ({ids}) WHERE id < {FAR}))
+           WHERE name = 'id';
+         UPDATE counter SET value = max(value, (SELECT coalesce(max(used), 0) FROM ({used}))) WHERE name = 'use';
+         DELETE FROM message_segment WHERE message NOT IN (SELECT id FROM message)
+           OR segment NOT IN (SELECT id FROM segment);
+         DELETE FROM document WHERE segment NOT IN (SELECT id FROM segment);
+         DELETE FROM mark WHERE session NOT IN (SELECT id FROM session) OR message NOT IN (SELECT id FROM message);
+         DELETE FROM head_log WHERE session NOT IN (SELECT id FROM session);"
+    ))?;
+    let all: Vec<i64> = query::rows(tx, "SELECT id FROM session", [], |r| r.get(0))?;
+    for id in all {
+        refresh_session(tx, SessionId(id))?;
     }
-    file.rewind()?;
-    file.write_all(&first)?;
-    // SQLite would apply an old log over the new page.
-    let _ = std::fs::remove_file(Layout::log_of(copy));
-    Ok(leaves)
+    Ok(())
 }

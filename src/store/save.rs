@@ -15,7 +15,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::database::Store;
 use super::error::{Result, StoreError};
-use super::format::{self, FileKind, Head};
+use super::format::{self, FileKind};
 use super::segment::SegmentId;
 use super::sessions::WRITTEN;
 use super::state::sessions_after;
@@ -46,9 +46,6 @@ impl Store {
     }
 
     /// Writes the state of recorded segments and names it in one transaction. On error none of it is kept.
-    ///
-    /// # Errors
-    /// [`StoreError::NoRoom`], [`StoreError::StateLost`] when the segment cannot have state, I/O errors.
     pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let _writing = self.announce_writing();
         self.write_and_name(images, true)
@@ -70,8 +67,7 @@ impl Store {
     }
 
     fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {
-        let need: u64 = images.iter().map(|(_, image)| image_bytes(image)).sum();
-        self.require_room(need)?;
+        self.require_room(bytes_of(images))?;
         for (i, (id, image)) in images.iter().enumerate() {
             let lost = |why: String| StoreError::StateLost { id: *id, why };
             image.arrived().map_err(|why| lost(format!("it did not come from the device: {why}")))?;
@@ -95,14 +91,11 @@ impl Store {
             }
             if roots.rows.is_none() {
                 let tensors = format::in_file_order(&image.rows.tensors);
-                let (start, rows) = (image.rows.start, image.rows.rows);
-                let head = format::head(FileKind::Rows, id, start, rows, &tensors).map_err(lost)?;
-                written.push(self.write_file(id, FileKind::Rows, &head, &tensors)?);
+                written.push(self.write_file(id, FileKind::Rows, image.rows.start, image.rows.rows, &tensors)?);
             }
             if let (None, Some(end)) = (roots.end, &image.end) {
                 let tensors: Vec<&ImageTensor> = end.tensors.iter().collect();
-                let head = format::head(FileKind::End, id, end.position, 0, &tensors).map_err(lost)?;
-                written.push(self.write_file(id, FileKind::End, &head, &tensors)?);
+                written.push(self.write_file(id, FileKind::End, end.position, 0, &tensors)?);
             }
         }
         Ok(())
@@ -112,9 +105,12 @@ impl Store {
         &self,
         id: &SegmentId,
         kind: FileKind,
-        head: &Head,
+        start: u64,
+        rows: u64,
         tensors: &[&ImageTensor],
     ) -> Result<Written> {
+        let head = format::head(kind, id, start, rows, tensors);
+        let head = head.map_err(|why| StoreError::StateLost { id: *id, why })?;
         let unfinished = self.layout.unfinished(id, kind);
         let write = || -> std::io::Result<(u64, u64)> {
             let mut file = self.disk.create(&unfinished)?;
@@ -287,8 +283,9 @@ fn count_written(tx: &Transaction<'_>, id: &SegmentId, bytes: u64) -> Result<()>
     Ok(())
 }
 
-pub(super) fn image_bytes(image: &StateImage) -> u64 {
-    image.bytes() + 256 * image.tensors().count() as u64
+/// Bytes of the files of this state, about.
+pub(super) fn bytes_of(images: &[(SegmentId, StateImage)]) -> u64 {
+    images.iter().map(|(_, image)| image.bytes() + 256 * image.tensors().count() as u64).sum()
 }
 
 #[cfg(test)]
@@ -332,9 +329,7 @@ mod tests {
     /// Writes rows for it, neither in place nor named.
     fn write(store: &Store, id: &SegmentId, value: u8) -> Written {
         let rows = rows(value);
-        let tensors = format::in_file_order(&rows.tensors);
-        let head = format::head(FileKind::Rows, id, 0, 2, &tensors).unwrap();
-        store.write_file(id, FileKind::Rows, &head, &tensors).unwrap()
+        store.write_file(id, FileKind::Rows, 0, 2, &format::in_file_order(&rows.tensors)).unwrap()
     }
 
     #[test]

@@ -158,7 +158,8 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
-/// All tables but the search index, and their columns: a damaged database may lack some.
+/// All tables but the search index, and their columns in the order in which a row has them. A damaged database may lack
+/// some.
 pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("counter", "name, value"),
     (
@@ -181,18 +182,6 @@ pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("draft", "session, text"),
 ];
 
-/// Whether a database of ours may be without a table: that of [`SECOND`] before version 2, that of [`LATER`] in any.
-pub(super) fn may_lack(table: &str, version: i32) -> bool {
-    match table {
-        "property" => version < VERSION,
-        "draft" => true,
-        _ => false,
-    }
-}
-
-/// Indexes of earlier programs that no query uses: no program needs them, so the version stays.
-const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
-
 /// Header bytes that every database of ours has: pages of 4096 bytes, nothing reserved, payload fractions, schema format,
 /// no automatic vacuum, UTF-8.
 pub(super) const HEADER: [(usize, &[u8]); 8] = [
@@ -208,18 +197,12 @@ pub(super) const HEADER: [(usize, &[u8]); 8] = [
 /// Versions that a newer program may have written; others are damage.
 pub(super) const VERSIONS: std::ops::RangeInclusive<i32> = 1..=VERSION + 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    Ours,
-    Blank,
-    /// Ours, with a wrong value: SQLite might open it and then not write it.
-    Damaged,
-    OfAnother,
-    None,
-}
-
 /// Judges the first 100 bytes of a database of this size; `marked`: it is in a directory of ours.
-pub(super) fn what_it_is(head: &[u8], bytes: u64, marked: bool) -> Head {
+///
+/// # Errors
+/// [`StoreError::Damaged`] for one of ours with a wrong value, because SQLite might open it and then not write it;
+/// [`StoreError::Foreign`], [`StoreError::NoDatabase`].
+pub(super) fn check_header(path: &Path, head: &[u8], bytes: u64, marked: bool) -> Result<()> {
     let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
     let has = |(at, value): &(usize, &[u8])| head.get(*at..).is_some_and(|rest| rest.starts_with(value));
     let is_sqlite = HEADER.first().is_some_and(has) && head.len() >= 100;
@@ -230,15 +213,16 @@ pub(super) fn what_it_is(head: &[u8], bytes: u64, marked: bool) -> Head {
     };
     // Versions of the file format to write and to read: with or without a log.
     let formats = matches!(head.get(18..20), Some([1, 1] | [2, 2]));
+    let path = path.to_owned();
     match (number(68), number(60)) {
-        (_, Some(version)) if is_sqlite && formats && HEADER.iter().all(has) && VERSIONS.contains(&version) => {
-            Head::Ours
+        (_, Some(version)) if is_sqlite && formats && HEADER.iter().all(has) && VERSIONS.contains(&version) => Ok(()),
+        // Blank: tables have pages of their own.
+        (Some(0), Some(0)) if is_sqlite && bytes <= page => Ok(()),
+        (id, _) if marked || id == Some(APPLICATION_ID) => {
+            Err(StoreError::Damaged { path, detail: "its header is not ours".into() })
         }
-        // Tables have pages of their own.
-        (Some(0), Some(0)) if is_sqlite && bytes <= page => Head::Blank,
-        (id, _) if marked || id == Some(APPLICATION_ID) => Head::Damaged,
-        _ if is_sqlite => Head::OfAnother,
-        _ => Head::None,
+        _ if is_sqlite => Err(StoreError::Foreign { path }),
+        _ => Err(StoreError::NoDatabase { path, detail: "it is no database".into() }),
     }
 }
 
@@ -284,7 +268,6 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
             super::seal::seal_everything(&tx)?;
         }
         tx.execute_batch(LATER)?;
-        tx.execute_batch(OUT_OF_USE)?;
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
         tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
@@ -300,8 +283,7 @@ fn identity(db: &Connection) -> Result<(i32, i32), rusqlite::Error> {
 }
 
 fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
-    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')
-                   AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'document_hash')";
+    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')";
     Ok(identity(db)? == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
 }
 
@@ -417,10 +399,8 @@ mod tests {
         assert_eq!(names.unwrap(), COLUMNS.map(|(table, _)| table.to_owned()).into());
         for (table, columns) in COLUMNS {
             let all = db.prepare(&format!("SELECT * FROM {table}")).unwrap();
-            let (mut all, mut named): (Vec<_>, Vec<_>) = (all.column_names().collect(), columns.split(", ").collect());
-            all.sort_unstable();
-            named.sort_unstable();
-            assert_eq!(all, named, "{table}");
+            let named: Vec<_> = columns.split(", ").collect();
+            assert_eq!(all.column_names().collect::<Vec<_>>(), named, "{table}");
         }
     }
 }

@@ -5,167 +5,75 @@
 //! change often: use counters, index flags, the owner of a shared message.
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::Result;
-use super::query;
+use super::query::bytes_at;
 use crate::core::transcript::SessionId;
 
 pub(super) type Seal = [u8; 16];
 
-struct Sealer(blake3::Hasher);
-
-impl Sealer {
-    fn new(what: &str) -> Sealer {
-        Sealer(blake3::Hasher::new_derive_key(what))
-    }
-
-    fn number(mut self, n: Option<i64>) -> Sealer {
-        match n {
-            None => self.0.update(&[0]),
-            Some(n) => self.0.update(&[1]).update(&n.to_le_bytes()),
-        };
-        self
-    }
-
-    fn text(mut self, text: &[u8]) -> Sealer {
-        self.0.update(&(text.len() as u64).to_le_bytes()).update(text);
-        self
-    }
-
-    fn done(self) -> Seal {
-        let mut seal = [0; 16];
-        self.0.finalize_xof().fill(&mut seal);
-        seal
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sealed<'a> {
-    pub id: i64,
-    pub parent: Option<i64>,
-    pub depth: i64,
-    pub role: &'a [u8],
-    pub created_ms: i64,
-    pub meta: &'a [u8],
-    pub thinking: &'a [u8],
-    pub text: &'a [u8],
-}
-
-impl Sealed<'_> {
-    pub fn seal(&self) -> Seal {
-        Sealer::new("sala-chat message 1")
-            .number(Some(self.id))
-            .number(self.parent)
-            .number(Some(self.depth))
-            .text(self.role)
-            .number(Some(self.created_ms))
-            .text(self.meta)
-            .text(self.thinking)
-            .text(self.text)
-            .done()
-    }
-}
-
-/// The bytes of a text column, even if damage has changed its type.
-pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
-    match r.get_ref(column) {
-        Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes,
-        Ok(ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_)) | Err(_) => &[],
-    }
-}
-
-pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
-    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
-}
-
-pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
-    match r.get_ref(column) {
-        Ok(ValueRef::Integer(n)) => Some(n),
-        _ => None,
-    }
-}
-
-pub(super) fn count_at(r: &Row<'_>, column: usize) -> u64 {
-    number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default()
-}
-
-pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
-pub(super) const SESSION: &str =
-    "m.id, m.name, m.head, m.settings, m.title, m.forked_from, m.forked_at, m.created_ms, m.trashed_ms, m.seal";
-
-/// A table with a seal in each row.
-pub(super) struct SealedTable {
-    pub name: &'static str,
-    /// Of a row `m`: the values under the seal, and last the seal itself.
+/// A table with a seal in each row: its name, and its columns under the seal, in their order, before that of the seal.
+#[derive(Clone, Copy)]
+pub(super) struct Sealed {
+    pub table: &'static str,
     pub columns: &'static str,
-    pub is_whole: fn(&Row<'_>) -> bool,
-    seal: fn(&Row<'_>) -> Option<Seal>,
 }
 
-pub(super) const TABLES: [SealedTable; 2] = [
-    SealedTable { name: "message", columns: MESSAGE, is_whole, seal: message_seal },
-    SealedTable { name: "session", columns: SESSION, is_whole: is_whole_session, seal: |r| Some(session_seal(r)) },
-];
+pub(super) const MESSAGE: Sealed =
+    Sealed { table: "message", columns: "id, parent, depth, role, created_ms, meta, thinking, text, seal" };
+pub(super) const SESSION: Sealed = Sealed {
+    table: "session",
+    columns: "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal",
+};
 
-/// `None` if a number is none.
-fn message_seal(r: &Row<'_>) -> Option<Seal> {
-    let sealed = Sealed {
-        id: number_at(r, 0)?,
-        parent: number_at(r, 1),
-        depth: number_at(r, 7)?,
-        role: bytes_at(r, 2),
-        created_ms: number_at(r, 3)?,
-        meta: bytes_at(r, 4),
-        thinking: bytes_at(r, 5),
-        text: bytes_at(r, 6),
-    };
-    Some(sealed.seal())
+/// The seal of a row with these values.
+pub(super) fn seal_of<'a>(Sealed { table, .. }: Sealed, values: impl IntoIterator<Item = ValueRef<'a>>) -> Seal {
+    let mut hash = blake3::Hasher::new_derive_key(&format!("sala-chat {table} 1"));
+    for value in values {
+        match value {
+            ValueRef::Integer(n) => hash.update(&[1]).update(&n.to_le_bytes()),
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                hash.update(&(bytes.len() as u64).to_le_bytes()).update(bytes)
+            }
+            ValueRef::Null | ValueRef::Real(_) => hash.update(&[0]),
+        };
+    }
+    let mut seal = [0; 16];
+    hash.finalize_xof().fill(&mut seal);
+    seal
 }
 
-pub(super) fn is_whole(r: &Row<'_>) -> bool {
-    message_seal(r).is_some_and(|seal| bytes_at(r, 8) == seal)
+/// The seal of a row that begins with the columns of a sealed table, and whether the row has it.
+fn look_at(of: Sealed, r: &Row<'_>) -> (Seal, bool) {
+    let sealed = of.columns.split(',').count() - 1;
+    let seal = seal_of(of, (0..sealed).map(|column| r.get_ref(column).unwrap_or(ValueRef::Null)));
+    (seal, bytes_at(r, sealed) == seal)
 }
 
-fn session_seal(r: &Row<'_>) -> Seal {
-    let number = |column| number_at(r, column);
-    let text = |column| bytes_at(r, column);
-    Sealer::new("sala-chat session 1")
-        .number(number(0))
-        .text(text(1))
-        .number(number(2))
-        .text(text(3))
-        .text(text(4))
-        .number(number(5))
-        .number(number(6))
-        .number(number(7))
-        .number(number(8))
-        .done()
-}
-
-pub(super) fn is_whole_session(r: &Row<'_>) -> bool {
-    bytes_at(r, 9) == session_seal(r)
+pub(super) fn is_whole(of: Sealed, r: &Row<'_>) -> bool {
+    look_at(of, r).1
 }
 
 /// Seals a session as it is now. Every change of a session calls it last.
 pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
-    let sql = format!("SELECT {SESSION} FROM session m WHERE m.id = ?1");
-    let seal = query::row(db, &sql, [id.0], |r| Ok(session_seal(r)))?;
-    if let Some(seal) = seal {
-        db.prepare_cached("UPDATE session SET seal = ?2 WHERE id = ?1")?.execute(params![id.0, seal])?;
+    Ok(seal_row(db, SESSION, id.0)?)
+}
+
+pub(super) fn seal_row(db: &Connection, of: Sealed, id: i64) -> rusqlite::Result<()> {
+    let Sealed { table, columns } = of;
+    let mut row = db.prepare_cached(&format!("SELECT {columns} FROM {table} WHERE id = ?1"))?;
+    if let Some(seal) = row.query_row([id], |r| Ok(look_at(of, r).0)).optional()? {
+        db.prepare_cached(&format!("UPDATE {table} SET seal = ?2 WHERE id = ?1"))?.execute(params![id, seal])?;
     }
     Ok(())
 }
 
 pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
-    for SealedTable { name, columns, seal, .. } in TABLES {
-        let mut all = db.prepare(&format!("SELECT id FROM {name}"))?;
-        let ids: Vec<i64> = all.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-        let mut row = db.prepare(&format!("SELECT {columns} FROM {name} m WHERE m.id = ?1"))?;
-        let mut update = db.prepare(&format!("UPDATE {name} SET seal = ?2 WHERE id = ?1"))?;
-        for id in ids {
-            let sealed = row.query_row([id], |r| Ok(seal(r)))?;
-            update.execute(params![id, sealed])?;
+    for of in [MESSAGE, SESSION] {
+        let mut all = db.prepare(&format!("SELECT id FROM {}", of.table))?;
+        for id in all.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()? {
+            seal_row(db, of, id)?;
         }
     }
     Ok(())

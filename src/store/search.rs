@@ -5,12 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::database::Store;
 use super::error::{Result, StoreError};
-use super::query::{self, PLACES};
-use super::seal::text_at;
+use super::query::{self, PLACES, text_at};
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
@@ -45,40 +44,27 @@ impl Store {
         loop {
             watch.go_on()?;
             (watch.progress)(all, of);
-            let waiting: Vec<(i64, i64)> = self.read(|db| {
-                let sql = "SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1";
-                query::rows(db, sql, [BATCH], |r| Ok((r.get(0)?, r.get(1)?)))
-            })?;
-            if waiting.is_empty() {
+            if all >= of {
                 return Ok(all);
             }
-            let mut bytes = 0;
-            let batch: Vec<i64> = waiting
-                .iter()
-                .take_while(|(_, length)| {
-                    let first = bytes == 0;
-                    bytes += length.max(&1);
-                    first || bytes <= BATCH_BYTES
-                })
-                .map(|(id, _)| *id)
-                .collect();
-            self.transaction(|tx| {
-                for id in &batch {
-                    // Flag first: no change means that another process has indexed the row.
-                    if tx
-                        .prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?
-                        .execute([id])?
-                        == 1
-                    {
-                        tx.prepare_cached(
-                            "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE id = ?1",
-                        )?
-                        .execute([id])?;
-                    }
-                }
-                Ok(())
+            let done = self.transaction(|tx| {
+                let last = "SELECT max(id) FROM (
+                       SELECT id, row_number() OVER up_to AS n, sum(length) OVER up_to AS bytes
+                       FROM (SELECT id, octet_length(text) AS length FROM message WHERE indexed = 0 ORDER BY id LIMIT ?1)
+                       WINDOW up_to AS (ORDER BY id))
+                     WHERE n = 1 OR bytes <= ?2";
+                let last: Option<i64> = tx.prepare_cached(last)?.query_row([BATCH, BATCH_BYTES], |r| r.get(0))?;
+                let texts = "INSERT INTO message_text(rowid, text)
+                               SELECT id, text FROM message WHERE indexed = 0 AND id <= ?1";
+                tx.prepare_cached(texts)?.execute([last])?;
+                let done = "UPDATE message SET indexed = 1 WHERE indexed = 0 AND id <= ?1";
+                Ok(tx.prepare_cached(done)?.execute([last])? as u64)
             })?;
-            all += batch.len() as u64;
+            all += done;
+            if done == 0 {
+                // Another process has indexed the rest.
+                return Ok(all);
+            }
         }
     }
 
@@ -149,34 +135,24 @@ struct Shown {
 }
 
 impl Shown {
-    /// Climbs once for all hits: each message is visited once, however many sessions there are above it.
     fn of(db: &Connection) -> Result<Shown> {
-        let sql = "SELECT id, name FROM session WHERE trashed_ms IS NULL";
-        let live = query::rows(db, sql, [], |r| Ok((r.get(0)?, text_at(r, 1))))?;
-        // Places and children of live sessions in sessions of the trash.
-        let mut query = db.prepare_cached(&format!(
-            "WITH {PLACES}
-             SELECT p.message, p.session FROM place p CROSS JOIN message m ON m.id = p.message
-               CROSS JOIN session t ON t.id = m.session CROSS JOIN session s ON s.id = p.session
-               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
-             UNION SELECT m.id, c.session FROM session t CROSS JOIN message m ON m.session = t.id
-               CROSS JOIN message c ON c.parent = m.id CROSS JOIN session s ON s.id = c.session
-               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
-             ORDER BY 2"
-        ))?;
-        let mut met = query.query([])?;
-        let mut above = db.prepare_cached("SELECT parent FROM message WHERE id = ?1")?;
-        let mut reached = HashMap::new();
-        while let Some(row) = met.next()? {
-            let session: i64 = row.get(1)?;
-            let mut next: Option<i64> = row.get(0)?;
-            while let Some(id) = next
-                && !reached.contains_key(&id)
-            {
-                reached.insert(id, session);
-                next = above.query_row([id], |r| r.get(0)).optional()?.flatten();
-            }
-        }
+        let live = query::rows(db, "SELECT id, name FROM session WHERE trashed_ms IS NULL", [], |r| {
+            Ok((r.get(0)?, text_at(r, 1)))
+        })?;
+        // Messages in the trash that are places of live sessions or have their messages below them, and all above those.
+        let reached = format!(
+            "WITH RECURSIVE {PLACES},
+               live(id) AS (SELECT id FROM session WHERE trashed_ms IS NULL),
+               up(id, session) AS (
+                 SELECT p.message, p.session FROM place p CROSS JOIN message m ON m.id = p.message
+                   WHERE p.session IN live AND m.session NOT IN live
+                 UNION SELECT m.id, c.session FROM session t CROSS JOIN message m ON m.session = t.id
+                   CROSS JOIN message c ON c.parent = m.id WHERE t.trashed_ms IS NOT NULL AND c.session IN live
+                 UNION SELECT m.parent, up.session FROM up CROSS JOIN message m ON m.id = up.id
+                   WHERE m.session NOT IN live AND m.parent IS NOT NULL)
+             SELECT id, min(session) FROM up GROUP BY id"
+        );
+        let reached = query::rows(db, &reached, [], |r| Ok((r.get(0)?, r.get(1)?)))?;
         Ok(Shown { live, reached })
     }
 

@@ -8,8 +8,8 @@ use super::LAST;
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
-use super::query::{self, REACHED_BY_SESSION, UP};
-use super::seal::{self, count_at, number_at, seal_session, text_at};
+use super::query::{self, REACHED_BY_SESSION, UP, count_at, number_at, text_at};
+use super::seal::{SESSION, is_whole, seal_session};
 use super::segment::SegmentId;
 use super::summary::{OWN_TITLE, free_name};
 use crate::core::now_ms;
@@ -28,7 +28,6 @@ pub struct SessionRecord {
     pub tokens: u64,
     /// Fingerprint of the model of the head's state; `None` without state.
     pub state_of: Option<String>,
-    pub forked_from: Option<SessionId>,
     pub created_ms: i64,
     /// Last change, ms since the epoch. The list is ordered by an own counter, not by this.
     pub updated_ms: i64,
@@ -87,9 +86,10 @@ pub struct MarkRecord {
     pub created_ms: i64,
 }
 
-/// Columns of [`session_row`]: first those under the seal, in its order.
-const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
-  messages, tokens, state_of, updated_ms";
+/// A query for [`session_row`].
+fn select(rest: &str) -> String {
+    format!("SELECT {}, messages, tokens, state_of, updated_ms FROM session {rest}", SESSION.columns)
+}
 
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     Ok(SessionRecord {
@@ -98,10 +98,9 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         head: number_at(r, 2).map(MessageId),
         settings: text_at(r, 3),
         title: text_at(r, 4),
-        forked_from: number_at(r, 5).map(SessionId),
         created_ms: number_at(r, 7).unwrap_or_default(),
         trashed_ms: number_at(r, 8),
-        damaged: !seal::is_whole_session(r),
+        damaged: !is_whole(SESSION, r),
         messages: count_at(r, 10),
         tokens: count_at(r, 11),
         state_of: Some(text_at(r, 12)).filter(|of| !of.is_empty()),
@@ -151,8 +150,7 @@ impl Store {
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
         self.read(|db| {
             // Not by the index: a damaged one would hide a session silently.
-            let mut query =
-                db.prepare_cached(&format!("SELECT {SESSION} FROM session NOT INDEXED ORDER BY used DESC"))?;
+            let mut query = db.prepare_cached(&select("NOT INDEXED ORDER BY used DESC"))?;
             let mut rows = query.query([])?;
             let mut found = Vec::new();
             while found.len() < limit
@@ -186,8 +184,7 @@ impl Store {
 
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
-            let sql = format!("SELECT {SESSION} FROM session WHERE id = ?1");
-            let record = query::row(db, &sql, [id.0], session_row)?;
+            let record = query::row(db, &select("WHERE id = ?1"), [id.0], session_row)?;
             mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
         })
     }
@@ -216,7 +213,7 @@ impl Store {
             };
             let sql = format!(
                 "{REACHED_BY_SESSION}
-                 SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
+                 SELECT m.id, m.parent, m.depth, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), s.id,
                         coalesce(s.end_root IS NOT NULL, 0)
                  FROM reached CROSS JOIN message m ON m.id = reached.id
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
@@ -227,7 +224,7 @@ impl Store {
             query::rows(db, &sql, params![session.0, fingerprint, max_text], |r| {
                 let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
                 let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
-                Ok(MessageNode { message: bare_message(r)?, number: r.get(7)?, segment, kept })
+                Ok(MessageNode { message: bare_message(r)?, number: r.get(2)?, segment, kept })
             })
         })
     }
@@ -264,7 +261,7 @@ impl Store {
 
     /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
     pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
-        let sql = format!("SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id");
+        let sql = select("WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id");
         let fork = |r: &Row<'_>| Ok((session_row(r)?, number_at(r, 6).map(MessageId)));
         self.read(|db| query::rows(db, &sql, [session.0], fork))
     }
@@ -357,10 +354,9 @@ impl Store {
 }
 
 fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecord> {
-    let sql = format!(
-        "SELECT {SESSION} FROM session NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2)
-         ORDER BY name = ?1 DESC, used DESC LIMIT 1"
-    );
+    let sql = select(&format!(
+        "NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2) ORDER BY name = ?1 DESC, used DESC LIMIT 1"
+    ));
     let found = query::row(db, &sql, params![name, name.parse::<i64>().unwrap_or(-1)], session_row)?;
     mend(db, found.ok_or_else(|| StoreError::NoSession { name: name.to_owned() })?)
 }

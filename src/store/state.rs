@@ -175,9 +175,6 @@ impl Store {
     }
 
     /// KV rows of one segment; checked.
-    ///
-    /// # Errors
-    /// [`StoreError::StateLost`], after declaring them missing if the fault is permanent.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
         let rows = self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))?;
         rows.ok_or_else(|| self.not_kept(id, FileKind::Rows))

@@ -5,8 +5,7 @@ use rusqlite::{Transaction, params};
 
 use super::database::Store;
 use super::error::Result;
-use super::query;
-use super::seal::text_at;
+use super::query::{self, text_at};
 use crate::core::now_ms;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 

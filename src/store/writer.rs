@@ -25,7 +25,7 @@ use crossbeam_channel::{Sender, unbounded};
 
 use super::commit::{Change, Save};
 use super::database::{Access, Store, lock};
-use super::save::image_bytes;
+use super::save::bytes_of;
 use super::segment::SegmentId;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
@@ -39,6 +39,8 @@ const STOPPED: &str = "saving has stopped after an internal error: restart sala-
 const TOO_LONG: &str = "the disk takes too long";
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
 const BUDGET_EVERY: u64 = 16;
+/// Time after which a use of state is stored while nothing is saved.
+const USES_EVERY: Duration = Duration::from_secs(2);
 
 /// The result of a save. Sent after the commit it reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,16 +143,12 @@ struct Queued {
     merged: Vec<u64>,
 }
 
-/// For the state thread.
+/// For the state thread: a save with its texts on disk or given up, its state, and the sessions that grew.
 #[derive(Debug)]
-enum Work {
-    /// A save with its texts on disk or given up, its state, and the sessions that grew.
-    State {
-        id: u64,
-        images: Vec<(SegmentId, StateImage)>,
-        grown: Vec<SessionId>,
-    },
-    UsesNoted,
+struct Work {
+    id: u64,
+    images: Vec<(SegmentId, StateImage)>,
+    grown: Vec<SessionId>,
 }
 
 impl Writer {
@@ -160,13 +158,6 @@ impl Writer {
         let shared = Arc::new(Shared::default());
         let (queue, queued) = unbounded();
         let (work, to_do) = unbounded();
-        let work = Arc::new(work);
-        let listener = Arc::downgrade(&work);
-        lock(&store.uses).noted = Some(Arc::new(move || {
-            if let Some(work) = listener.upgrade() {
-                let _ = work.send(Work::UsesNoted);
-            }
-        }));
         let max_pending_bytes = store.limits().max_pending_bytes;
         let worker = States::new(Arc::clone(&store), events.clone(), to_do.clone(), Arc::clone(&shared));
         let (last_words, of_states) = (events.clone(), Arc::clone(&shared));
@@ -174,8 +165,7 @@ impl Writer {
             if catch_unwind(AssertUnwindSafe(|| worker.run())).is_ok() {
                 return;
             }
-            for work in to_do {
-                let Work::State { id, images, .. } = work else { continue };
+            for Work { id, images, .. } in to_do {
                 if !images.is_empty() {
                     let event = SaveEvent::TextOnly { id, at_ms: now_ms(), reason: STATES_STOPPED.into() };
                     let _ = last_words.send(event);
@@ -278,10 +268,6 @@ impl Drop for Writer {
         // Does not wait: `close` is the orderly way. The thread still tries once to save the queue.
         self.end_queue();
     }
-}
-
-fn bytes_of(images: &[(SegmentId, StateImage)]) -> u64 {
-    images.iter().map(|(_, image)| image_bytes(image)).sum()
 }
 
 /// Whether `new` makes `old` needless: both only replace the text of the same message.

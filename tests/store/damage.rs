@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sala_chat::core::transcript::MessageId;
-use sala_chat::store::{
-    Access, Change, Disk, NewDocument, RealDisk, Rescue, Save, SaveEvent, SessionFilter, Store, Watch,
-};
+use sala_chat::store::{Access, Change, Disk, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch};
 use store_support::fault::FaultDisk;
 use store_support::*;
 
@@ -389,7 +387,7 @@ fn a_database_that_cannot_grow_is_shown_as_far_as_readable() {
     assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
     drop(store);
     assert_eq!(fs::read(&database).unwrap(), bytes, "it is left as it was");
-    let Rescue::Done(rescued) = Store::rescue(dir.path(), &RealDisk).unwrap() else { panic!("it is damaged") };
+    let rescued = Store::rescue(dir.path(), &RealDisk).unwrap().expect("it is damaged");
     assert_eq!((rescued.messages, fs::read(rescued.aside).unwrap() == bytes), (6, true));
     let store = open(dir.path(), RealDisk);
     assert_eq!((store.access(), store.path(chat.head.unwrap()).unwrap().len()), (&Access::Writable, 6));

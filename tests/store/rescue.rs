@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::store::{Access, RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
+use sala_chat::store::{Access, RealDisk, Rescued, SessionFilter, Store, Unread, Watch};
 use store_support::fault::{FaultDisk, Loss};
 use store_support::*;
 
@@ -38,7 +38,7 @@ fn refused(root: &Path) -> String {
     Store::open(root, Arc::new(RealDisk), limits()).map(|_| ()).unwrap_err().to_string()
 }
 
-fn rescue(root: &Path) -> Rescue {
+fn rescue(root: &Path) -> Option<Rescued> {
     Store::rescue(root, &RealDisk).unwrap()
 }
 
@@ -48,10 +48,7 @@ fn not_rescued(root: &Path) -> String {
 }
 
 fn rescued(root: &Path) -> Rescued {
-    match rescue(root) {
-        Rescue::Done(rescued) => rescued,
-        other => panic!("{}: {other:?}", root.display()),
-    }
+    rescue(root).unwrap_or_else(|| panic!("{}: nothing is wrong", root.display()))
 }
 
 fn set_aside(root: &Path) -> Vec<PathBuf> {
@@ -73,7 +70,7 @@ fn text_hidden_by_a_damaged_schema_is_in_the_new_database() {
     {
         let root = dir.path().join(n.to_string());
         let chat = one_chat(&root);
-        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: nothing is wrong");
+        assert_eq!(rescue(&root), None, "{n}: nothing is wrong");
         tamper(&root, sql);
         let damaged = fs::read(root.join("sala.db")).unwrap();
         let store = open(&root, RealDisk);
@@ -99,7 +96,7 @@ fn text_hidden_by_a_damaged_schema_is_in_the_new_database() {
         assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
         assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1, "{n}");
         drop(store);
-        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: once");
+        assert_eq!(rescue(&root), None, "{n}: once");
         assert_eq!(set_aside(&root).len(), 1, "{n}");
     }
 }
@@ -128,7 +125,7 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
     one_chat(&used);
     let store = open(&used, RealDisk);
     tamper(&used, UNREADABLE);
-    let text = rescue(&used).in_use_notice().expect("somebody has it open");
+    let text = not_rescued(&used);
     assert!(text.contains("close that one first") && text.contains("sala-chat doctor --check"), "{text}");
     drop(store);
     rescued(&used);
@@ -164,7 +161,7 @@ fn a_damaged_header_costs_nothing() {
                 panic!("byte {at}, bit {bit}")
             };
             assert!(why.contains("was written by a newer sala-chat"), "byte {at}, bit {bit}: {why}");
-            assert_eq!(rescue(&root), Rescue::Nothing, "byte {at}, bit {bit}");
+            assert_eq!(rescue(&root), None, "byte {at}, bit {bit}");
             continue;
         }
         rescue(&root);
@@ -224,7 +221,7 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
         ("first byte", |page| page[0] ^= 4),
         ("last byte", |page| *page.last_mut().unwrap() ^= 4),
     ];
-    let (mut complete, mut unreadable) = (0, 0);
+    let mut complete = 0;
     for (how, damage) in damages {
         for page in 1..=pages {
             let at = format!("page {page} of {pages}, {how}");
@@ -235,17 +232,7 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             let mut damaged = bytes.clone();
             damage(&mut damaged[(page - 1) * PAGE..page * PAGE]);
             fs::write(root.join("sala.db"), &damaged).unwrap();
-            let store = match Store::open(&root, Arc::new(RealDisk), limits()) {
-                Ok(store) => store,
-                // Without the first page, or the root of the messages, none of them is found.
-                Err(e) => {
-                    let named = e.to_string().contains("no message could be read from it): bring back a copy");
-                    assert!(named && how != "last byte", "{at}: {e}");
-                    assert_eq!(fs::read(root.join("sala.db")).unwrap(), damaged, "{at}: the file is kept");
-                    unreadable += 1;
-                    continue;
-                }
-            };
+            let store = open(&root, RealDisk);
             let before = texts_of(&store);
             let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
             drop(store);
@@ -255,13 +242,13 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             let after = texts_of(&store);
             let left = |found: &[String]| texts.iter().filter(|text| found.contains(text)).count();
             assert!(left(&before) >= left(&after), "{at}: a rescue reaches more than a start shows");
-            if let Rescue::Done(rescued) = &rescued {
+            if let Some(rescued) = &rescued {
                 assert_eq!(left(&after) as u64, rescued.messages, "{at}: all that can be read is reached");
                 assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{at}: the old file is kept");
             }
             assert!(noted || after == texts, "{at}: {} of {} texts, and nothing is said", left(&after), texts.len());
             complete += usize::from(after == texts);
-            if matches!(rescued, Rescue::Done(_)) {
+            if rescued.is_some() {
                 assert_eq!(store.check().unwrap().damaged, Vec::<String>::new(), "{at}");
             }
             let bench = Bench::new(store);
@@ -271,8 +258,8 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             assert!(bench.close(), "{at}");
         }
     }
-    println!("{complete} of {} damaged databases give all texts, {unreadable} none", 3 * pages);
-    assert!(complete > 2 * pages && unreadable <= 3, "{complete} complete, {unreadable} unreadable");
+    println!("{complete} of {} damaged databases give all texts", 3 * pages);
+    assert!(complete > 5 * pages / 2, "{complete} of {} complete", 3 * pages);
 }
 
 #[test]
@@ -306,8 +293,7 @@ fn of_two_rescues_at_once_one_is_done() {
         let both = [(); 2].map(|()| scope.spawn(|| rescue(dir.path())));
         both.map(|one| one.join().unwrap())
     });
-    assert_eq!(both.iter().filter(|one| matches!(one, Rescue::Done(_))).count(), 1, "{both:?}");
-    assert!(both.contains(&Rescue::Nothing), "{both:?}");
+    assert_eq!(both.iter().flatten().count(), 1, "{both:?}");
     assert_eq!(set_aside(dir.path()).len(), 1);
     assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
 }
@@ -332,31 +318,47 @@ fn an_open_during_a_rescue_waits_for_it() {
         std::thread::sleep(Duration::from_millis(200));
         fs::rename(&ready, &database).unwrap();
         drop(alone);
-        assert_eq!(other.join().unwrap(), Rescue::Nothing, "what is in its place by then is whole");
+        assert_eq!(other.join().unwrap(), None, "what is in its place by then is whole");
         assert_eq!(opened.join().unwrap().unwrap().unwrap().len(), 6);
     });
     assert_eq!(set_aside(root), [damaged]);
 }
 
 #[test]
-fn a_rollback_restores_exactly_what_the_attempt_moved() {
+fn an_interrupted_exchange_is_finished_and_touches_no_other_file() {
     let dir = tempfile::tempdir().unwrap();
-    let chat = one_chat(dir.path());
     let of = |name: &str| dir.path().join(format!("sala.db.{name}"));
-    fs::rename(dir.path().join("sala.db"), of("damaged-20260102-030405")).unwrap();
-    let others = ["damaged-20250101-000000", "damaged-20260102-040506", "damaged-20260102-030405-shm", "damaged-kept"];
+    let chat = one_chat(dir.path());
+    let others = ["damaged-20250101-000000", "damaged-20260102-030405-shm", "damaged-kept", "rescued-notes"];
     for name in others {
         fs::write(of(name), name).unwrap();
     }
-    fs::write(of("rescued-20260102-030405"), "half of it").unwrap();
-    fs::write(of("rescued-notes"), "somebody's").unwrap();
-    assert_eq!(rescue(dir.path()), Rescue::Nothing, "nothing was wrong with it");
-    assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
+    // The new one has its name once it is complete; the damaged one may have left its place without its log.
+    for moved in [false, true] {
+        fs::copy(dir.path().join("sala.db"), of("rescued")).unwrap();
+        tamper(dir.path(), UNREADABLE);
+        let damaged = fs::read(dir.path().join("sala.db")).unwrap();
+        if moved {
+            fs::rename(dir.path().join("sala.db"), of("damaged-20260102-030405")).unwrap();
+            fs::write(dir.path().join("sala.db-wal"), "its log").unwrap();
+            assert!(refused(dir.path()).contains("sala-chat doctor --check"));
+        } else {
+            assert!(matches!(open(dir.path(), RealDisk).access(), Access::ReadOnly { .. }), "nothing is added to it");
+        }
+        let finished = rescued(dir.path());
+        assert_eq!(finished.messages, 6, "{finished:?}");
+        let log = PathBuf::from(format!("{}-wal", finished.aside.display()));
+        match moved {
+            true => assert_eq!(fs::read_to_string(log).unwrap(), "its log"),
+            false => assert_eq!(fs::read(finished.aside).unwrap(), damaged),
+        }
+        assert_eq!(*open(dir.path(), RealDisk).access(), Access::Writable);
+        assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
+        assert!(!of("rescued").exists() && rescue(dir.path()).is_none(), "once");
+    }
     for name in others {
         assert_eq!(fs::read_to_string(of(name)).unwrap(), name);
     }
-    assert!(!of("damaged-20260102-030405").exists() && !of("rescued-20260102-030405").exists());
-    assert!(of("rescued-notes").exists());
 }
 
 #[test]
@@ -401,7 +403,7 @@ fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
             disk.crash_at(n, loss);
             let first = Store::rescue(&root, &disk);
             if !disk.is_off() {
-                assert!(matches!(first, Ok(Rescue::Done(_))) && n > 6, "{n}: {first:?}");
+                assert!(matches!(first, Ok(Some(_))) && n > 6, "{n}: {first:?}");
                 break;
             }
             assert!(first.is_err(), "{n}: {first:?}");
@@ -409,11 +411,8 @@ fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
                 let message = refused(&root);
                 assert!(message.contains("sala-chat doctor --check"), "{n}: {message}");
             }
-            match rescue(&root) {
-                Rescue::Done(rescued) => assert_eq!(rescued.messages, 6, "{n}"),
-                // The new one was in its place.
-                other => assert_eq!(other, Rescue::Nothing, "{n}"),
-            }
+            // `None`: the new one was in its place.
+            assert!(rescue(&root).is_none_or(|rescued| rescued.messages == 6), "{n}");
             assert_eq!(open(&root, RealDisk).path(chat.head.unwrap()).unwrap().len(), 6, "{n}");
             let mut names = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
             let ready = names.find(|name| name.to_str().unwrap().starts_with("sala.db.rescued"));

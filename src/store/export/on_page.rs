@@ -1,16 +1,16 @@
-//! A message's text on a Markdown page: it leaves no block open, and none of its lines is a heading of the page.
+//! A message's text on a Markdown page: it leaves no block open, and none of its lines is a heading of the page. A
+//! CommonMark parser judges both.
 
 use std::ops::Range;
 
-use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
 
-use super::fences::{fence, missing_end};
 use crate::core::transcript::Role;
 use crate::text::with_newlines;
 
-/// Passes that look for headings and open blocks: a line that is no heading any more may be the text of an underlined
-/// one, and what stood inside of an open block is read as Markdown once that is closed.
-const PASSES: usize = 4;
+/// Attempts to make a text fit: a line that is no heading any more may be the text of an underlined one, and what stood
+/// inside of an open block is read as Markdown once that is closed.
+const ATTEMPTS: usize = 8;
 
 /// In place of what follows the text on the page: where it is no heading, the text hides it.
 const NEXT: &str = "\n\n## You\n";
@@ -27,67 +27,69 @@ pub(super) fn speaker(role: Role) -> &'static str {
 pub(super) fn on_page(text: &str) -> String {
     // CommonMark ends a line at a lone carriage return too.
     let mut page = with_newlines(text).trim_end().to_owned();
-    for _ in 0..PASSES {
-        if let Some(end) = missing_end(&page) {
-            page.push('\n');
-            page.push_str(&end);
+    for _ in 0..ATTEMPTS {
+        match improved(&page) {
+            Some(better) => page = better,
+            None => return page,
         }
-        let mut places = headings(&format!("{page}{NEXT}"));
-        if places.pop_if(|place| *place > page.len()).is_none() {
-            places.extend(open_html(&page));
-            places.sort_unstable();
-        }
-        if places.is_empty() {
-            return page;
-        }
-        page = with_backslashes(&page, &places);
     }
     let fence = fence(text);
     format!("{fence}text\n{}\n{fence}", text.trim_end())
 }
 
-/// Where a last HTML block begins that a blank line does not end, and each later line that would begin one.
-fn open_html(text: &str) -> Vec<usize> {
-    let blocks = Parser::new(text).into_offset_iter().filter(|(event, _)| *event == Event::Start(Tag::HtmlBlock));
-    let Some((_, last)) = blocks.last() else { return Vec::new() };
-    let mut places = Vec::new();
-    let mut at = last.start;
-    for line in text.get(last.start..).unwrap_or_default().split_inclusive('\n') {
+/// The text with the end that its last block lacks, or with backslashes that turn headings of the page into text. `None`
+/// if nothing is wrong.
+fn improved(text: &str) -> Option<String> {
+    let page = format!("{text}{NEXT}");
+    let (mut places, mut depth) = (Vec::new(), 0);
+    let mut last = (None, 0..0);
+    let mut heading: Option<(HeadingLevel, Range<usize>, String)> = None;
+    for (event, range) in Parser::new(&page).into_offset_iter() {
+        match (event, &mut heading) {
+            (Event::Start(tag), _) => {
+                if let Tag::Heading { level, .. } = tag {
+                    heading = Some((level, range.clone(), String::new()));
+                }
+                if depth == 0 {
+                    last = (Some(tag), range);
+                }
+                depth += 1;
+            }
+            (Event::End(tag), _) => {
+                depth -= 1;
+                if matches!(tag, TagEnd::Heading(_))
+                    && let Some((level, range, words)) = heading.take()
+                    && range.start < text.len()
+                    && is_of_page(level, &words)
+                {
+                    places.push(mark(&page, range));
+                }
+            }
+            (Event::Text(part) | Event::Code(part), Some((.., words))) => words.push_str(&part),
+            (Event::SoftBreak | Event::HardBreak, Some((.., words))) => words.push(' '),
+            _ => {}
+        }
+    }
+    match last {
+        (Some(Tag::CodeBlock(CodeBlockKind::Fenced(_))), block) if block.end > text.len() => {
+            let fence = fence_after(None, text.get(block.start..)?.lines().next()?)?;
+            return Some(format!("{text}\n{fence}"));
+        }
+        (Some(Tag::HtmlBlock), block) if block.end > text.len() => places.extend(beginnings_of_html(text, block.start)),
+        _ => {}
+    }
+    (!places.is_empty()).then(|| with_backslashes(text, &places))
+}
+
+/// Where an HTML block begins that a blank line does not end, and each later line that would begin one.
+fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
+    let (mut places, mut at) = (Vec::new(), block);
+    for line in text.get(block..).unwrap_or_default().split_inclusive('\n') {
         let own = line.trim_start_matches(' ');
         if own.starts_with('<') && line.len() - own.len() <= 3 {
             places.push(at + line.len() - own.len());
         }
         at += line.len();
-    }
-    places
-}
-
-/// Positions at which a backslash turns a heading that reads like one between messages into text, in order.
-fn headings(text: &str) -> Vec<usize> {
-    let mut places = Vec::new();
-    let mut open: Option<(HeadingLevel, Range<usize>, String)> = None;
-    for (event, range) in Parser::new(text).into_offset_iter() {
-        match event {
-            Event::Start(Tag::Heading { level, .. }) => open = Some((level, range, String::new())),
-            Event::End(TagEnd::Heading(_)) => {
-                if let Some((level, range, words)) = open.take()
-                    && is_of_page(level, &words)
-                {
-                    places.push(mark(text, range));
-                }
-            }
-            Event::Text(part) | Event::Code(part) => {
-                if let Some((.., words)) = &mut open {
-                    words.push_str(&part);
-                }
-            }
-            Event::SoftBreak | Event::HardBreak => {
-                if let Some((.., words)) = &mut open {
-                    words.push(' ');
-                }
-            }
-            _ => {}
-        }
     }
     places
 }
@@ -119,6 +121,28 @@ fn with_backslashes(text: &str, places: &[usize]) -> String {
     }
     out.push_str(text.get(at..).unwrap_or_default());
     out
+}
+
+/// The fence of the block that is open after a line, outside of lists and quotations.
+pub(in crate::store) fn fence_after<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
+    let own = line.trim_start_matches(' ');
+    // With more indentation it is code, or a line of it.
+    let Some(mark) = own.chars().next().filter(|c| matches!(c, '`' | '~') && line.len() - own.len() <= 3) else {
+        return before;
+    };
+    let own = own.trim_end();
+    let rest = own.trim_start_matches(mark);
+    let fence = own.strip_suffix(rest).unwrap_or_default();
+    match before {
+        Some(open) if fence.starts_with(open) && rest.is_empty() => None,
+        Some(open) => Some(open),
+        None => (fence.len() >= 3 && !(mark == '`' && rest.contains(mark))).then_some(fence),
+    }
+}
+
+pub(in crate::store) fn fence(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    "`".repeat(longest.max(2) + 1)
 }
 
 #[cfg(test)]
@@ -161,5 +185,28 @@ mod tests {
         let begun = Instant::now();
         assert!(on_page(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn an_open_block_is_ended_with_its_own_fence() {
+        for (text, end) in [
+            ("a ``` b", None),
+            ("```\na\n```", None),
+            ("```rust\nlet a;\n```\nand ~~~", None),
+            ("```", Some("```")),
+            ("```rust\nlet a;", Some("```")),
+            ("a\n~~~~\nb\n~~~\n````", Some("~~~~")),
+            ("  ````md\n```\na\n```", Some("````")),
+            ("```\na\n```\n```\nb", Some("```")),
+            ("```\na\n``` b", Some("```")),
+            ("```\na\n    ```", Some("```")),
+            ("```\na\n   ````", None),
+            // The block ends with the list or the quotation.
+            ("1. Run\n\n   ```sh\n   ls", None),
+            ("- ```\n  ls\n  ```", None),
+            ("> ```\n> a", None),
+        ] {
+            assert_eq!(on_page(text), end.map_or(text.to_owned(), |end| format!("{text}\n{end}")), "{text:?}");
+        }
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
-use super::fences::fence;
-use super::on_page::{on_page, speaker};
+use super::on_page::{fence, on_page, speaker};
 use crate::core::transcript::{Message, MessageId, Passage, Role};
 use crate::text::with_newlines;
 
@@ -18,12 +17,13 @@ struct Looked<'a> {
 }
 
 impl<'a> Looked<'a> {
-    fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
-        let m = tree.messages.get(at)?;
+    /// Of the last message of a path.
+    fn of(path: &[&'a Message]) -> Option<Looked<'a>> {
+        let m = path.last()?;
         let sources = m.meta.looked.clone().unwrap_or_default();
         let place = |p: &Passage| format!("{} ({})", one_line(&p.place()), p.percent());
         let passages = sources.passages.iter().map(|p| {
-            let holder = usize::try_from(p.number).ok().and_then(|n| tree.above(at, n));
+            let holder = usize::try_from(p.number).ok().and_then(|n| path.get(n.checked_sub(1)?));
             (place(p), holder.map_or(Vec::new(), |holder| p.lines(&holder.text).take(SHOWN_LINES).collect()))
         });
         let passages: Vec<_> = passages.collect();
@@ -95,7 +95,9 @@ fn one_line(text: &str) -> String {
 struct Tree<'a> {
     messages: &'a [Message],
     head: Option<usize>,
-    nodes: Vec<Node>,
+    parents: Vec<Option<usize>>,
+    /// From 1 at a root.
+    numbers: Vec<usize>,
 }
 
 enum Part<'a> {
@@ -104,56 +106,50 @@ enum Part<'a> {
     Message(&'a Message, Option<Looked<'a>>),
 }
 
-#[derive(Clone, Copy)]
-struct Node {
-    parent: Option<usize>,
-    number: usize,
-    /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is
-    /// a few dozen steps away however long the branch is.
-    leap: usize,
-}
-
 impl<'a> Tree<'a> {
     fn of(session: &'a SessionJson) -> Tree<'a> {
         let mut places: HashMap<MessageId, usize> = HashMap::with_capacity(session.messages.len());
-        let mut nodes: Vec<Node> = Vec::with_capacity(session.messages.len());
+        let (mut parents, mut numbers) = (Vec::new(), Vec::new());
         for (at, m) in session.messages.iter().enumerate() {
             let parent = m.parent.and_then(|p| places.get(&p).copied());
-            let above = parent.and_then(|p| Some((p, *nodes.get(p)?)));
-            nodes.push(above.map_or(Node { parent: None, number: 1, leap: at }, |(p, node)| {
-                let number = |i: usize| nodes.get(i).map_or(0, |n| n.number);
-                let far = nodes.get(node.leap).map_or(p, |n| n.leap);
-                let equal = node.number - number(node.leap) == number(node.leap) - number(far);
-                Node { parent, number: node.number + 1, leap: if equal { far } else { p } }
-            }));
+            numbers.push(1 + parent.and_then(|p| numbers.get(p)).copied().unwrap_or(0));
+            parents.push(parent);
             places.insert(m.id, at);
         }
-        Tree { messages: &session.messages, head: session.head.and_then(|h| places.get(&h).copied()), nodes }
+        let head = session.head.and_then(|h| places.get(&h).copied());
+        Tree { messages: &session.messages, head, parents, numbers }
     }
 
     fn number(&self, at: usize) -> usize {
-        self.nodes.get(at).map_or(0, |n| n.number)
+        self.numbers.get(at).copied().unwrap_or_default()
     }
 
-    /// `#number` of the branch that ends at a message.
-    fn above(&self, at: usize, number: usize) -> Option<&'a Message> {
-        let mut at = at;
-        while self.number(at) > number {
-            let node = self.nodes.get(at)?;
-            let parent = node.parent?;
-            at = if self.number(node.leap) >= number { node.leap } else { parent };
+    /// Hands over every message by its index, with the path from its root to it.
+    fn paths(&self, mut on: impl FnMut(usize, &[&'a Message])) {
+        let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.parents.len()];
+        let mut todo = Vec::new();
+        for (at, parent) in self.parents.iter().enumerate() {
+            parent.and_then(|parent| children.get_mut(parent)).unwrap_or(&mut todo).push(at);
         }
-        if self.number(at) == number { self.messages.get(at) } else { None }
+        let mut path = Vec::new();
+        while let Some(at) = todo.pop() {
+            path.truncate(self.number(at) - 1);
+            path.extend(self.messages.get(at));
+            on(at, &path);
+            todo.append(children.get_mut(at).unwrap_or(&mut Vec::new()));
+        }
     }
 
     /// Hands over the messages in reading order.
     fn read(&self, mut on: impl FnMut(Part<'a>)) {
+        let mut looked = HashMap::new();
+        self.paths(|at, path| looked.extend(Looked::of(path).map(|looked| (at, looked))));
         for (from, part) in self.branches() {
             if let Some(from) = from {
                 on(Part::Branch(self.number(from)));
             }
             for (at, m) in part.into_iter().filter_map(|at| Some((at, self.messages.get(at)?))) {
-                on(Part::Message(m, Looked::of(self, at)));
+                on(Part::Message(m, looked.remove(&at)));
             }
         }
     }
@@ -161,9 +157,9 @@ impl<'a> Tree<'a> {
     /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a
     /// shown one. Each part begins with the message it continues from (`None`: the beginning).
     fn branches(&self) -> Vec<(Option<usize>, Vec<usize>)> {
-        let parents: HashSet<usize> = self.nodes.iter().filter_map(|n| n.parent).collect();
-        let leaves = (0..self.nodes.len()).filter(|at| !parents.contains(at));
-        let mut shown = vec![false; self.nodes.len()];
+        let parents: HashSet<usize> = self.parents.iter().copied().flatten().collect();
+        let leaves = (0..self.parents.len()).filter(|at| !parents.contains(at));
+        let mut shown = vec![false; self.parents.len()];
         let mut parts = Vec::new();
         for leaf in self.head.into_iter().chain(leaves) {
             let (mut part, mut next) = (Vec::new(), Some(leaf));
@@ -173,7 +169,7 @@ impl<'a> Tree<'a> {
             {
                 *seen = true;
                 part.push(i);
-                next = self.nodes.get(i).and_then(|n| n.parent);
+                next = self.parents.get(i).copied().flatten();
             }
             part.reverse();
             if !part.is_empty() {
@@ -427,15 +423,14 @@ mod tests {
                 |i| if i == 150 { Some(151) } else { (i > 0).then(|| if i % 7 == 0 { i / 2 } else { i - 1 }) },
             );
         let tree = Tree::of(&session);
-        for at in 0..session.messages.len() {
-            let mut path: Vec<i64> =
-                std::iter::successors(Some(at), |i| tree.nodes[*i].parent).map(|i| i as i64).collect();
+        let mut seen = 0;
+        tree.paths(|at, found| {
+            let mut path: Vec<i64> = std::iter::successors(Some(at), |i| tree.parents[*i]).map(|i| i as i64).collect();
             path.reverse();
-            for number in 0..path.len() + 3 {
-                let expected = number.checked_sub(1).and_then(|i| path.get(i).copied());
-                assert_eq!(tree.above(at, number).map(|m| m.id.0), expected, "#{number} of the branch to {at}");
-            }
-        }
+            assert_eq!(found.iter().map(|m| m.id.0).collect::<Vec<_>>(), path, "the branch to {at}");
+            seen += 1;
+        });
+        assert_eq!(seen, session.messages.len());
     }
 
     #[test]

@@ -3,9 +3,8 @@
 
 use serde_json::Value;
 
-use super::json::{items, time_ms};
-use super::parts::{attached, code_block, parts};
 use super::tree::{Content, Tree, Words};
+use super::values::{attached, code_block, items, parts, time_ms};
 use crate::core::transcript::Role;
 use crate::store::arrival::LeftOut;
 use crate::store::export::SessionJson;

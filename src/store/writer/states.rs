@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{BUDGET_EVERY, SaveEvent, Shared, Work, bytes_of};
+use super::{BUDGET_EVERY, SaveEvent, Shared, USES_EVERY, Work, bytes_of};
 use crate::core::transcript::SessionId;
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::StateImage;
@@ -49,8 +49,8 @@ impl States {
                 self.tidy();
                 tidied = true;
             }
-            match self.work.recv() {
-                Ok(Work::State { id, images, grown }) => {
+            match self.work.recv_timeout(USES_EVERY) {
+                Ok(Work { id, images, grown }) => {
                     for session in grown {
                         if !self.grown.contains(&session) {
                             self.grown.push(session);
@@ -62,9 +62,8 @@ impl States {
                     }
                     self.shared.update(|status| status.states = id);
                 }
-                Ok(Work::UsesNoted) if self.work.is_empty() && !self.shared.is_closing() => self.store.write_uses(),
-                Ok(Work::UsesNoted) => {}
-                Err(_) => break,
+                Err(RecvTimeoutError::Timeout) => self.store.write_uses(),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         // A run of one answer has no other moment for it.

@@ -20,7 +20,7 @@ pub(super) struct Texts {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
     queue: Receiver<Queued>,
-    states: Arc<Sender<Work>>,
+    states: Sender<Work>,
     shared: Arc<Shared>,
     /// Taken from the queue; the first is next.
     waiting: VecDeque<Queued>,
@@ -35,7 +35,7 @@ impl Texts {
         store: Arc<Store>,
         events: Sender<SaveEvent>,
         queue: Receiver<Queued>,
-        states: Arc<Sender<Work>>,
+        states: Sender<Work>,
         shared: Arc<Shared>,
     ) -> Texts {
         Texts { store, events, queue, states, shared, waiting: VecDeque::new(), reported: 0, saved: false }
@@ -118,7 +118,7 @@ impl Texts {
                 status.given_up.get_or_insert(why);
             }
         });
-        let _ = self.states.send(Work::State { id, images, grown });
+        let _ = self.states.send(Work { id, images, grown });
         None
     }
 
