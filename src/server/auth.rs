@@ -140,11 +140,8 @@ pub(super) fn owner_of(stream: &TcpStream) -> Owner {
         return Owner::Unknown;
     }
     let found = tables.iter().flatten().find_map(|table| user(table, theirs, ours));
-    match found {
-        Some(user) if user == me => Owner::Same,
-        // A socket without a row belongs to a process that has ended, or to another machine.
-        Some(_) | None => Owner::Other,
-    }
+    // A socket without a row belongs to a process that has ended, or to another machine.
+    if found == Some(me) { Owner::Same } else { Owner::Other }
 }
 
 fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {

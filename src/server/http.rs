@@ -30,8 +30,8 @@ use super::context::{self, Context, REQUEST};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::request::{self, BODY_BYTES};
 use super::{
-    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, messages,
-    plain, responses,
+    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked,
+    messages, plain, responses,
 };
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
@@ -155,7 +155,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
         response = refusal.respond(family);
     }
-    let left_out = context.left_out();
+    let left_out: Vec<String> = locked(&context.left_out).iter().cloned().collect();
     for name in left_out.iter().filter(|name| shared.metrics.ignored(name)) {
         tracing::warn!("{label}: {name:?} is not known and was ignored (serve.unknown_fields)");
     }

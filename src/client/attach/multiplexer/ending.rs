@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Table, User};
+use super::{Slots, Table, User};
 use crate::engine::protocol::{Cancel, Command, SequenceId};
 
 /// An ending server keeps a terminal for this long after its last command: between reading a document and the question
@@ -53,16 +53,13 @@ impl Table {
         }
         let until = self.ending.as_ref().and_then(|ending| ending.until);
         let waits = self.commands.is_some() && !self.begins_nothing();
-        let (mut idle, mut next) = (Vec::new(), None::<Instant>);
-        for (user, slots) in self.users.iter().filter(|(user, _)| !busy.contains(*user)) {
-            let may_ask =
-                slots.answered.map(|answered| until.map_or(answered + NEXT, |most| most.min(answered + NEXT)));
-            match may_ask.filter(|until| waits && *until > Instant::now()) {
-                Some(until) => next = Some(next.map_or(until, |next| next.min(until))),
-                None => idle.push(*user),
-            }
-        }
-        idle.into_iter().for_each(|user| self.leave(user));
-        next
+        let may_ask = |slots: &Slots| {
+            let next = slots.answered? + NEXT;
+            Some(until.map_or(next, |until| until.min(next))).filter(|until| waits && *until > Instant::now())
+        };
+        let users = self.users.iter().filter(|(user, _)| !busy.contains(*user));
+        let users: Vec<_> = users.map(|(user, slots)| (*user, may_ask(slots))).collect();
+        users.iter().filter(|(_, until)| until.is_none()).for_each(|(user, _)| self.leave(*user));
+        users.into_iter().filter_map(|(_, until)| until).min()
     }
 }
