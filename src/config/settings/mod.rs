@@ -34,7 +34,7 @@ pub use words::{
 };
 
 pub use crate::engine::protocol::DeviceChoice as Device;
-use crate::engine::protocol::{Sampling, SpecMode};
+use crate::engine::protocol::SpecMode;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -80,12 +80,6 @@ impl Config {
 
     pub fn draft_source(&self) -> DraftSource {
         DraftSource::from(self.speculation.draft.as_str())
-    }
-
-    /// How to choose tokens; `seed` is used where the settings ask for a new one each time.
-    pub fn sampling(&self, seed: u64) -> Sampling {
-        let settings = Settings::of(self);
-        Sampling { seed: settings.seed.unwrap_or(seed), ..settings.sampling }
     }
 
     pub fn spec_mode(&self) -> SpecMode {
