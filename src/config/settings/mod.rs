@@ -29,8 +29,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::{Field, Size};
 pub use words::{
-    CODE_THEMES, ClipboardMethod, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme,
-    ThinkMode, ThoughtView, UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, DraftSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode,
+    ThoughtView, UnknownFields, Weights, server,
 };
 
 pub use crate::engine::protocol::DeviceChoice as Device;
@@ -72,10 +72,6 @@ impl Problem {
 impl Config {
     pub fn model_source(&self) -> ModelSource {
         ModelSource::from(self.model.source.as_str())
-    }
-
-    pub fn engine_source(&self) -> EngineSource {
-        EngineSource::from(self.engine.url.as_str())
     }
 
     pub fn draft_source(&self) -> DraftSource {
