@@ -182,10 +182,7 @@ impl Cli {
             }
             None if self.global.json => {
                 let failure = Failure::usage("--json needs a question (-p) or a command");
-                Err(match suggested_command(&paths) {
-                    Some(command) => failure.hint(format!("Did you mean: sala-chat {command}")),
-                    None => failure,
-                })
+                Err(failure.suggest("Did you mean", suggested_command(&paths)))
             }
             None => {
                 let resumes = resume_last && !chat.start_new && session == SessionChoice::New;

@@ -32,7 +32,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     Ok(UiConfig {
         themes_dir: Some(context.dirs.themes()),
         presets_dir: Some(context.dirs.presets()),
-        themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
+        themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names(),
         depth: depth(variable("COLORTERM"), variable("TERM")),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
         glyphs: match ui.glyphs {

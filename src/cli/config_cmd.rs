@@ -9,7 +9,7 @@ use super::dirs::make_private;
 use super::themes::Themes;
 use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
 use crate::client::remote::address;
-use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, Problem, page, table};
+use crate::config::settings::{self, Config, ConfigError, ModelSource, Origin, Problem, page, table};
 use crate::core::files;
 use crate::core::sanitize::Clean;
 use crate::runtime::presets;
@@ -85,7 +85,7 @@ pub(super) fn run(
 
 /// What `thinking.mode` asks for and the template of the model in the settings cannot do.
 fn no_switch(config: &Config) -> Option<String> {
-    if matches!(config.engine_source(), EngineSource::Url(_)) {
+    if settings::server(&config.engine.url).is_some() {
         // A server has its own way, and says so.
         return None;
     }
@@ -111,10 +111,7 @@ const MEANT: [(&str, Unfit); 5] = [
         presets::find(presets, value).err().map(|e| format!("sampling.preset: {e}"))
     }),
     ("serve.listen", |value, _, _| serve_cmd::malformed(value).map(|why| format!("serve.listen {value}: {why}"))),
-    ("engine.url", |value, _, _| match EngineSource::from(value) {
-        EngineSource::Url(url) => address(&url).err(),
-        EngineSource::Any | EngineSource::Here => None,
-    }),
+    ("engine.url", |value, _, _| settings::server(value).and_then(|url| address(url).err())),
 ];
 
 fn unusable(table: &str, key: &str, value: &str) -> Option<String> {

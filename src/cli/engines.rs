@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Context, Exit, Failure};
 use crate::client::attach::{self, Found, Loads, Place, Way};
 use crate::client::remote::{Key, Patience, RemoteOptions, address, in_the_open};
-use crate::config::settings::EngineSource;
+use crate::config::settings::server;
 use crate::engine;
 use crate::engine::protocol::{Engine, EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::store::{RealDisk, StoredRows};
@@ -36,9 +36,9 @@ pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
 /// Begins an engine: a server's, if one runs that loads just this; else one here, which says why if it could have been the other.
 pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
-    let found = match context.config().engine_source() {
-        EngineSource::Here | EngineSource::Url(_) => Found::NoServer,
-        EngineSource::Any => attach::find(&place, &wanted),
+    let found = match context.config().engine.url.trim() {
+        "" => attach::find(&place, &wanted),
+        _ => Found::NoServer,
     };
     match found {
         Found::NoServer => engine::spawn(options),
@@ -58,12 +58,12 @@ pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<Engin
 /// What the settings say of a server; `None` where this machine answers.
 pub fn remote(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
     let engine = &context.config().engine;
-    let EngineSource::Url(named) = context.config().engine_source() else { return Ok(None) };
-    let url = address(&named).map_err(Failure::usage)?;
+    let Some(named) = server(&engine.url) else { return Ok(None) };
+    let url = address(named).map_err(Failure::usage)?;
     let key = key(context, in_the_open(&url))?;
     let seconds = Duration::from_secs;
     Ok(Some(RemoteOptions {
-        url: named,
+        url: named.to_owned(),
         model: Some(engine.model.trim()).filter(|m| !m.is_empty()).map(str::to_owned),
         key,
         context: Some(engine.context).filter(|c| *c > 0),

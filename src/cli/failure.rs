@@ -57,6 +57,14 @@ impl Failure {
         self
     }
 
+    /// Hints at the command that words may mean, after a question like `Did you mean`.
+    pub fn suggest(self, question: &str, command: Option<String>) -> Failure {
+        match command {
+            Some(command) => self.hint(format!("{question}: sala-chat {command}")),
+            None => self,
+        }
+    }
+
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({ "code": self.exit.word(), "message": self.message, "hint": self.hint })
     }

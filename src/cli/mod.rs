@@ -195,13 +195,13 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
         return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
-    if let Some(Command::Completions { shell }) = &cli.command {
-        out::data(completions::script(*shell).as_bytes())?;
-        return Ok(Exit::Ok);
-    }
-    if let Some(Command::Manual) = &cli.command {
-        out::data(manual::page(&args::command()).as_bytes())?;
-        return Ok(Exit::Ok);
+    let text = match &cli.command {
+        Some(Command::Completions { shell }) => Some(completions::script(*shell)),
+        Some(Command::Manual) => Some(manual::page(&args::command())),
+        _ => None,
+    };
+    if let Some(text) = text {
+        return Ok(out::data(text.as_bytes()).map(|()| Exit::Ok)?);
     }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
@@ -238,16 +238,12 @@ fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
 
 /// The failure for a wrong command line. An unknown option may belong to a misspelt command.
 fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
-    let failure = Failure::command_line(error);
     let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
     let words: Vec<String> = words.map(str::to_owned).collect();
     let known = |first: &String| Path::new(first).exists() || Cli::command().find_subcommand(first).is_some();
-    match args::suggested_command(&words).filter(|_| !words.first().is_some_and(known)) {
-        Some(command) if error.kind() == ErrorKind::UnknownArgument => {
-            failure.hint(format!("Did you mean: sala-chat {command}"))
-        }
-        _ => failure,
-    }
+    let misspelt = error.kind() == ErrorKind::UnknownArgument && !words.first().is_some_and(known);
+    let meant = if misspelt { args::suggested_command(&words) } else { None };
+    Failure::command_line(error).suggest("Did you mean", meant)
 }
 
 /// The variables with our prefix; others are ignored, valid UTF-8 or not.
@@ -325,11 +321,7 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
             }
             _ => None,
         };
-        let failure = Failure::from(e);
-        match meant {
-            Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
-            None => failure,
-        }
+        Failure::from(e).suggest("Or did you mean", meant)
     })
 }
 

@@ -12,6 +12,7 @@ use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::Clean;
 use crate::model::format::Format;
 use crate::text::TextModel;
+use crate::tui::status::duration;
 
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -215,8 +216,8 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
             None => {
-                let left = ((p.total - p.done) as f64 / p.bytes_per_s.max(1.0)) as u64;
-                format!("{}/s, left about {}:{:02}", gigabytes(p.bytes_per_s as u64), left / 60, left % 60)
+                let left = duration((p.total - p.done) as f64 / p.bytes_per_s.max(1.0));
+                format!("{}/s, left about {left}", gigabytes(p.bytes_per_s as u64))
             }
         };
         let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(gigabytes);

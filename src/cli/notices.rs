@@ -16,6 +16,7 @@ use crate::runtime::protocol::{
 };
 use crate::runtime::{Attendance, Input};
 use crate::tui::entry::grouped;
+use crate::tui::status::seconds_left;
 
 /// Characters of a text that is repeated: a pipe may contain megabytes.
 const SHOWN_CHARACTERS: usize = 2_000;
@@ -150,7 +151,7 @@ pub(super) fn save_trouble(state: &SaveState) -> Option<String> {
 /// `reading 40%  8630 tokens/s  39 s left`.
 pub(super) fn reading(p: &ReadingProgress) -> Option<String> {
     let share = (p.done * 100).checked_div(p.total)?;
-    let left = if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
+    let left = seconds_left(p).unwrap_or(0.0);
     Some(format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s))
 }
 

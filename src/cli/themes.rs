@@ -33,7 +33,7 @@ impl Themes {
         match self.file(name, "toml") {
             Some(path) => read(name, &path),
             None => {
-                let names = self.names("toml");
+                let names = self.names();
                 let known = || ThemeName::WORDS.iter().copied().chain(names.iter().map(String::as_str));
                 Err(format!("no theme {name}{}", self.hint(name, known(), "toml")))
             }
@@ -59,21 +59,21 @@ impl Themes {
             origin: "built in".to_owned(),
             palette: Ok(Palette::built_in(theme, self.light)),
         });
-        let own = self.names("toml").into_iter().filter_map(|name| {
+        let own = self.names().into_iter().filter_map(|name| {
             let path = self.file(&name, "toml")?;
             Some(ThemeRow { palette: read(&name, &path), origin: path.display().to_string(), name })
         });
         built_in.chain(own).collect()
     }
 
-    pub fn names(&self, extension: &str) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let mut names: Vec<String> = entries
             .into_iter()
             .flatten()
             .filter_map(Result::ok)
             .map(|e| PathBuf::from(e.file_name()))
-            .filter(|name| name.extension().is_some_and(|e| e == extension))
+            .filter(|name| name.extension().is_some_and(|e| e == "toml"))
             .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
             // A file cannot be called what is built in: the name would mean that.
             .filter(|name| !name.starts_with('.') && ThemeName::from_word(name).is_none())

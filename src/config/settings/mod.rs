@@ -29,12 +29,12 @@ pub use table::{
 pub use toml::Value;
 pub use value::{Field, Size};
 pub use words::{
-    CODE_THEMES, ClipboardMethod, DraftSource, EngineSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme,
-    ThinkMode, ThoughtView, UnknownFields, Weights,
+    CODE_THEMES, ClipboardMethod, DraftSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode,
+    ThoughtView, UnknownFields, Weights, server,
 };
 
 pub use crate::engine::protocol::DeviceChoice as Device;
-use crate::engine::protocol::{Sampling, SpecMode};
+use crate::engine::protocol::SpecMode;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -74,18 +74,8 @@ impl Config {
         ModelSource::from(self.model.source.as_str())
     }
 
-    pub fn engine_source(&self) -> EngineSource {
-        EngineSource::from(self.engine.url.as_str())
-    }
-
     pub fn draft_source(&self) -> DraftSource {
         DraftSource::from(self.speculation.draft.as_str())
-    }
-
-    /// How to choose tokens; `seed` is used where the settings ask for a new one each time.
-    pub fn sampling(&self, seed: u64) -> Sampling {
-        let settings = Settings::of(self);
-        Sampling { seed: settings.seed.unwrap_or(seed), ..settings.sampling }
     }
 
     pub fn spec_mode(&self) -> SpecMode {

@@ -70,13 +70,6 @@ pub fn names(row: &Row, now: &str) -> String {
     )
 }
 
-fn ways(row: &Row) -> String {
-    match &row.session {
-        Some(way) => format!("/set {}", way.name),
-        None => "config set".to_owned(),
-    }
-}
-
 /// The page of `/settings`: rows with a word in name or help. `now` is the value that the session or the screen has.
 pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<String>) -> String {
     let wanted = word.map(str::to_lowercase);
@@ -103,7 +96,8 @@ pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<St
             (Some(Owner::Session(..) | Owner::Screen), false) => "/set".to_owned(),
             _ => origin.to_string(),
         };
-        let _ = writeln!(out, "- `{}` {shown}: {} (by {from}; `{}`)", row.name, row.help, ways(row));
+        let way = row.session.map_or("config set".to_owned(), |way| format!("/set {}", way.name));
+        let _ = writeln!(out, "- `{}` {shown}: {} (by {from}; `{way}`)", row.name, row.help);
     }
     match (&rows.is_empty(), word) {
         (true, Some(word)) => format!("No setting has \"{word}\" in its name or help. `/settings` shows all.\n"),

@@ -180,9 +180,9 @@ fn words_become_types() {
     config.speculation = SpeculationConfig { mode: SpecMode::On, depth: 4, draft: "off".into() };
     assert_eq!(config.model_source(), ModelSource::Synthetic("9b".into()));
     assert_eq!((config.draft_source(), config.spec_mode()), (DraftSource::Off, SpecMode::Depth(4)));
-    assert_eq!(config.sampling(5).seed, 5);
+    assert_eq!(Settings::of(&config).for_answer(|| 5).seed, 5);
     config.sampling.seed = 9;
-    assert_eq!(config.sampling(5).seed, 9);
+    assert_eq!(Settings::of(&config).for_answer(|| 5).seed, 9);
 }
 
 /// A text for each way a value can be wrong, and values at the edges that must be taken.

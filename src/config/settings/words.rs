@@ -193,24 +193,9 @@ impl From<&str> for ModelSource {
     }
 }
 
-/// What answers: `engine.url`, `--engine`.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum EngineSource {
-    /// An engine of this machine: that of a running `sala-chat serve`, or one of this process.
-    #[default]
-    Any,
-    Here,
-    Url(String),
-}
-
-impl From<&str> for EngineSource {
-    fn from(text: &str) -> Self {
-        match text.trim() {
-            "" => EngineSource::Any,
-            "here" => EngineSource::Here,
-            url => EngineSource::Url(url.to_owned()),
-        }
-    }
+/// The server that `engine.url` names; none for nothing, and for `here`, an engine of this process.
+pub fn server(url: &str) -> Option<&str> {
+    Some(url.trim()).filter(|url| !matches!(*url, "" | "here"))
 }
 
 /// Which draft head: `speculation.draft`, `--draft`.
