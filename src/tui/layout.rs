@@ -9,8 +9,8 @@ use super::rows::{Role, Row};
 use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
-use super::{App, Question};
-use crate::runtime::protocol::SaveState;
+use super::{App, Question, entry};
+use crate::runtime::protocol::{Level, SaveState};
 
 pub const MIN_SIZE: (u16, u16) = (30, 8);
 /// Below this size header and status line leave their rows to the transcript.
@@ -82,7 +82,8 @@ pub fn greeting_height(greeting: &[Row]) -> usize {
 /// The reason of the last refusal; otherwise the last note while the transcript is hidden.
 pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     if let Some(why) = &app.refusal {
-        return app.transcript.refusal_rows(why, cells).into_iter().take(NOTE_ROWS).collect();
+        let look = entry::Look { cells, ..app.transcript.look() };
+        return entry::note_rows(Level::Error, why, look).into_iter().take(NOTE_ROWS).collect();
     }
     let hidden = app.activity.is_loading() || app.several.is_some();
     let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
@@ -120,8 +121,10 @@ pub fn regions(app: &App) -> Regions {
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
-    let banner_cells = if app.tabs.side(width).is_some() { width.saturating_sub(1) / 2 } else { left };
-    let note_cells = if app.tabs.side(width).is_some() { banner_cells.saturating_sub(1) } else { left };
+    let side = app.tabs.side(width);
+    let half = width.saturating_sub(1) / 2;
+    let banner_cells = if side.is_some() { half } else { left };
+    let note_cells = banner_cells.saturating_sub(u16::from(side.is_some()));
     let note = u16::try_from(note_rows(app, usize::from(note_cells)).len()).unwrap_or(0);
     let banner = banner_text(app).map_or(0, |(text, role)| {
         super::wrap::wrap_text(&text, role, usize::from(banner_cells).saturating_sub(2)).len().min(3)
@@ -137,8 +140,6 @@ pub fn regions(app: &App) -> Regions {
     let question = question.map_or(0, |q| question_height(app, &shown_question(app, q, body, below_question), body));
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(below_question + marker);
-    let side = app.tabs.side(width);
-    let half = width.saturating_sub(1) / 2;
     let (column, x, other_x, heading) = match side {
         None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),
         Some(Side::Left) => (half.saturating_sub(1), 0, width - half, 1),

@@ -90,6 +90,26 @@ impl Kind {
     pub fn has_filter(self) -> bool {
         !matches!(self, Kind::Found | Kind::Timeline)
     }
+
+    /// The list's name in hints, and its keys.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Sessions => ("the list of sessions", SESSION_KEYS[0]),
+            Kind::Found => ("search results", "Enter opens at the message   Esc closes"),
+            Kind::Timeline => ("the timeline", "Enter goes there   f forks there   Esc closes"),
+            Kind::Documents => ("the documents", "type to filter   Enter shows the text   Esc closes"),
+            Kind::Prompts => ("earlier prompts", "type to search   Ctrl-R next   Enter inserts   Esc closes"),
+            Kind::Themes => ("the list of themes", "Up/Down show   type to filter   Enter applies   Esc cancels"),
+            Kind::Answers => {
+                ("the answers of the library", "type to filter   Enter opens the answer in a session   Esc closes")
+            }
+            Kind::Settings => ("the settings", "type to filter   Enter changes   Esc closes"),
+            Kind::Help => ("help", "type to filter   Enter inserts the command   Esc closes"),
+            Kind::Files => {
+                ("the list of files", "type to filter   Enter opens or loads   Left folder above   Esc closes")
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -169,10 +189,6 @@ const SESSION_KEYS: [&str; 3] = [
     "F2 name F3 pin Del ^S ^F Esc",
 ];
 
-fn session_keys(cells: usize) -> &'static str {
-    SESSION_KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(SESSION_KEYS[2])
-}
-
 /// Which sessions the list shows, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Picked {
@@ -196,20 +212,11 @@ impl ListView {
     }
 
     fn footer(&self, cells: usize) -> &'static str {
-        let empty = self.list.items().is_empty();
         match self.kind {
-            Kind::Found | Kind::Documents if empty => "Esc closes",
-            Kind::Sessions => session_keys(cells),
-            Kind::Found => "Enter opens at the message   Esc closes",
-            Kind::Timeline => "Enter goes there   f forks there   Esc closes",
-            Kind::Documents => "type to filter   Enter shows the text   Esc closes",
-            Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
+            Kind::Found | Kind::Documents if self.list.items().is_empty() => "Esc closes",
+            Kind::Sessions => SESSION_KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(SESSION_KEYS[2]),
             Kind::Answers if self.open => "asking   Esc stops",
-            Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
-            Kind::Help => "type to filter   Enter inserts the command   Esc closes",
-            Kind::Files => "type to filter   Enter opens or loads   Left folder above   Esc closes",
-            Kind::Settings => "type to filter   Enter changes   Esc closes",
-            Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
+            kind => kind.words().1,
         }
     }
 }
@@ -237,18 +244,8 @@ impl Overlay {
             Overlay::Aside { done: None, .. } => "the aside, which is being written",
             Overlay::Aside { done: Some(_), .. } => "the aside",
             Overlay::Map(_) => "the map",
-            Overlay::List(view) => match view.kind {
-                Kind::Sessions => "the list of sessions",
-                Kind::Found => "search results",
-                Kind::Timeline => "the timeline",
-                Kind::Documents => &view.title,
-                Kind::Prompts => "earlier prompts",
-                Kind::Themes => "the list of themes",
-                Kind::Settings => "the settings",
-                Kind::Help => "help",
-                Kind::Files => "the list of files",
-                Kind::Answers => "the answers of the library",
-            },
+            Overlay::List(view) if view.kind == Kind::Documents => &view.title,
+            Overlay::List(view) => view.kind.words().0,
         }
     }
 

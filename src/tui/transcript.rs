@@ -177,10 +177,6 @@ impl Transcript {
         last.map_or_else(Vec::new, |(level, text, _)| note_rows(level, text, Look { cells, ..self.look }))
     }
 
-    pub(super) fn refusal_rows(&self, why: &str, cells: usize) -> Vec<Row> {
-        note_rows(Level::Error, why, Look { cells, ..self.look })
-    }
-
     fn place_of(&self, id: MessageId) -> Option<usize> {
         self.entries.iter().rposition(|e| e.as_message().is_some_and(|m| m.id == id))
     }

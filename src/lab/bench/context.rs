@@ -55,7 +55,8 @@ impl<B: DraftOps> Bench<'_, B> {
         const PIECE: usize = 16_384;
         let spec = self.model.spec().clone();
         let width = spec.sparse.kv_heads * spec.sparse.head_dim;
-        let data = std::sync::Arc::new(random_bf16(PIECE * width));
+        let value = |i: u64| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes();
+        let data = std::sync::Arc::new((0..(PIECE * width) as u64).flat_map(value).collect::<Vec<u8>>());
         let mut images = Vec::new();
         let mut start = 0;
         while start < context {
@@ -117,8 +118,4 @@ impl<B: DraftOps> Bench<'_, B> {
             "state_bytes": bytes,
         }))
     }
-}
-
-fn random_bf16(n: usize) -> Vec<u8> {
-    (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use toml_edit::{Document, Item, Table};
+use toml_edit::{Document, Item};
 
 use super::{Palette, ROLES, colour, look, place, rgb};
 use crate::config::settings::Theme as ThemeName;
@@ -42,7 +42,8 @@ fn read(name: &str, text: &str) -> Result<Palette, Fault> {
     for (key, item) in table.iter() {
         if !KEYS.contains(&key) {
             let near = nearest(key, KEYS).map_or_else(|| KEYS.join(", "), |n| format!("did you mean {n}?"));
-            return Err(fault(key_span(table, key).or(item.span()), format!("unknown key {key}: {near}")));
+            let span = table.key(key).and_then(toml_edit::Key::span).or(item.span());
+            return Err(fault(span, format!("unknown key {key}: {near}")));
         }
     }
     let base = match table.get("base") {
@@ -68,10 +69,6 @@ fn read(name: &str, text: &str) -> Result<Palette, Fault> {
         }
     }
     Ok(palette)
-}
-
-fn key_span(table: &Table, key: &str) -> Option<Range<usize>> {
-    table.key(key).and_then(toml_edit::Key::span)
 }
 
 fn role_look(palette: &mut Palette, role: &str, value: &Item, background: Option<(u8, u8, u8)>) -> Result<(), Fault> {

@@ -84,7 +84,8 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
             Some(pick) => pick.draw(&mut painter, body, keys),
             None => {
                 overlay::question_text(&rows(question), &mut painter, body, below);
-                overlay::question_keys(question, &mut painter, keys);
+                let shown = question.is_in_the_input(usize::from(keys.width));
+                painter.keys(keys, question.keys().filter(|_| shown));
             }
         }
         caret = None;

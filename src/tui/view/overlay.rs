@@ -12,7 +12,7 @@ use crate::tui::overlay::{HelpRow, Item, Kind, ListView, Overlay, Page, SettingR
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Row, Span};
 use crate::tui::wrap::wrap_text;
-use crate::tui::{App, Question, themes};
+use crate::tui::{App, themes};
 
 const ALL_COLUMNS: u16 = 76;
 /// Least width of a list of sessions with dates.
@@ -265,11 +265,6 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     };
     let right = vec![Span::new(format!("  {place} "), Role::Dim), Span::new(tail, Role::Text)];
     filled(cells, Vec::new(), &r.name, Role::Document, right)
-}
-
-pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {
-    let shown = question.is_in_the_input(usize::from(composer.width));
-    painter.keys(composer, question.keys().filter(|_| shown));
 }
 
 /// The rows `below` stay visible if there is room for both.

@@ -186,7 +186,7 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
     assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
     assert!(!screen.contains("line 20"), "{screen}");
     s.press("ctrl-p enter").screen();
-    assert!(s.app.transcript.entries().iter().map(|e| e.len()).sum::<usize>() > 50);
+    assert!(s.app.transcript.entries().iter().map(|e| e.height()).sum::<usize>() > 50);
     s.press("enter");
     assert!(s.screen().contains("more rows"), "and folded again");
 }
@@ -290,7 +290,7 @@ fn lines_of(app: &mut App) -> Vec<String> {
     app.transcript
         .entries()
         .iter()
-        .flat_map(|e| (0..e.len()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default()))
+        .flat_map(|e| (0..e.height()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default()))
         .collect()
 }
 
