@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::task::{Doing, Place};
-use super::{Done, Notice, RuntimeError, State, Verb, refused};
+use super::{Done, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Update};
@@ -142,7 +142,7 @@ impl State {
         let changed = self.changed();
         if changed != self.here.meters.changed {
             self.here.meters.changed = changed;
-            self.report(Notice::Meters(self.here.meters.clone()));
+            self.show_meters();
         }
     }
 

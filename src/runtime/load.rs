@@ -103,7 +103,7 @@ impl Verb {
             messages,
             total: items.iter().map(|i| i.file.tokens).sum(),
             items,
-            left_after: self.here.meters.context_limit.saturating_sub(plan.total()),
+            left_after: self.engine.info.context_limit.saturating_sub(plan.total()),
             library: !options.once,
             started: Instant::now(),
             at: 0,

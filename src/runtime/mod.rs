@@ -249,6 +249,8 @@ struct State {
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
+    /// Kept state on disk.
+    state_bytes: u64,
     indexes: look::Indexes,
     follows: follow::Follows,
 }
@@ -291,6 +293,7 @@ impl State {
             device_notes: o.device_notes,
             next_question: 0,
             reading_speed: 0.0,
+            state_bytes: 0,
             indexes: look::Indexes::default(),
             follows: follow::Follows::default(),
         }

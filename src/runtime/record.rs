@@ -191,7 +191,7 @@ impl State {
     }
 
     pub fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.fingerprint, 0));
+        let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.info.fingerprint, 0));
         let nodes = nodes.and_then(Result::ok).unwrap_or_default();
         let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();
         let names = self.here.names();

@@ -9,7 +9,6 @@
 
 use std::borrow::Cow;
 
-use super::plan::SMALL_REST;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;
@@ -17,6 +16,8 @@ use crate::store::{SegmentKind, TextBoundary};
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk, thoughts};
 
+/// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
+pub(super) const SMALL_REST: usize = 256;
 /// Placeholder for the next question: renders the text before it as that question will see it.
 const PROBE: &str = "?";
 /// Marks the end of the content of an assistant turn in the rendered text, and is removed again. It is a private-use

@@ -53,7 +53,7 @@ impl Verb {
         let mut after: Path = plan.base.clone();
         for step in &plan.steps {
             let boundary = boundary(&rendered, step.text_end);
-            let fingerprint = &self.engine.fingerprint;
+            let fingerprint = &self.engine.info.fingerprint;
             after.push(segments::content(fingerprint, &after, &step.prompt, &[], boundary, step.kind));
         }
         let (_, message, sources) = self.looked(Some(number))?;

@@ -121,7 +121,7 @@ impl Request {
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.fingerprint.clone(),
+            fingerprint: engine.info.fingerprint.clone(),
         });
         match self.wait(Wait::Plan(id)).await? {
             Wake::Plan(plan) => Ok(plan),
