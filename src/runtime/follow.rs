@@ -1,7 +1,8 @@
 //! `/follow`: changes of files and folders are appended to the conversation before its next question.
 //!
 //! A follower reads what changes on its own thread and reports here; nothing enters the conversation until a question
-//! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing else.
+//! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing
+//! else.
 
 mod rebase;
 mod update;

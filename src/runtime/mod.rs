@@ -7,10 +7,10 @@
 //! of active ones. Each request is a verb: an `async fn` of `verb::Verb` that reads from top to bottom and waits in
 //! place. Only the loop in `run` waits for events, so stop, pages and quit work while verbs wait.
 //!
-//! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second,
-//! and resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
-//! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the loop
-//! resumes a verb.
+//! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second, and
+//! resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
+//! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the
+//! loop resumes a verb.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to be
-//! read. Reads the live path and the store, and changes nothing.
+//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to
+//! be read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
 

@@ -101,7 +101,8 @@ impl State {
         Ok(saved)
     }
 
-    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
+    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it
+    /// once.
     pub fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.name.is_empty();
         let saved = self.add_quietly(message.clone())?;

@@ -4,8 +4,8 @@
 //! Untrusted text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the
 //! content of an assistant turn, before the token that ends the turn; that token belongs to the next step.
 //!
-//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments if
-//! their hash proves it; otherwise the rendering fails.
+//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments
+//! if their hash proves it; otherwise the rendering fails.
 
 use std::borrow::Cow;
 
