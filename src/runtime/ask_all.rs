@@ -278,7 +278,7 @@ impl State {
     }
 
     fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
-        if record.fingerprint != self.engine.fingerprint || !self.is_kept(&record.document.segment)? {
+        if record.fingerprint != self.engine.info.fingerprint || !self.is_kept(&record.document.segment)? {
             return Ok(Standing::NotKept);
         }
         let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };

@@ -79,11 +79,6 @@ impl State {
     pub fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
-        let (meters, other) = (&mut self.here.meters, &mut other.meters);
-        // Model and disk numbers are shared by all conversations.
-        std::mem::swap(&mut meters.model, &mut other.model);
-        std::mem::swap(&mut meters.context_limit, &mut other.context_limit);
-        std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
     pub fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
@@ -185,8 +180,8 @@ impl State {
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept document
-        // differs from its loaded text, and the state contains all of it.
+        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept
+        // document differs from its loaded text, and the state contains all of it.
         let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
         let path = self.here.tree.path();
         let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
@@ -242,7 +237,7 @@ impl State {
         if let Some(answer) = written {
             self.report(Notice::Added(answer));
         }
-        self.report(Notice::Meters(self.here.meters.clone()));
+        self.show_meters();
         self.report(Notice::Activity(self.here.activity.clone()));
         match &self.here.wait {
             Wait::Question { notice, .. } => self.report((**notice).clone()),
@@ -257,7 +252,7 @@ impl State {
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
             self.exchange(at);
-            self.report(Notice::Meters(self.here.meters.clone()));
+            self.show_meters();
             self.report(Notice::Activity(self.here.activity.clone()));
         }
         while let Some(at) =

@@ -128,15 +128,13 @@ impl State {
 
     fn take_model(&mut self, info: &ModelInfo) {
         let (host, parked) = self.engine.model().map(|m| (m.host.clone(), m.parked)).unzip();
-        self.here.meters.context_limit = info.context_limit;
-        self.here.meters.model = info.clone();
+        self.engine.loaded(info);
         // Of an earlier run with this model on this device.
         self.reading_speed = self.disk.store.measured(&self.speed_name()).unwrap_or(0.0);
-        self.engine.loaded(info);
         if parked.is_none_or(|was| was == info.parked) {
             self.report(Notice::Ready(info.clone()));
         }
-        self.report(Notice::Meters(self.here.meters.clone()));
+        self.show_meters();
         let host = host.flatten();
         if let Some(now) = info.host.as_ref().filter(|now| host.as_ref() != Some(now)) {
             self.info(format!("The model runs in {now}; this terminal uses it."));
@@ -209,7 +207,7 @@ impl Verb {
     async fn model_started(&mut self) -> Done {
         loop {
             match &self.engine.state {
-                EngineState::Ready(_) => return Ok(()),
+                EngineState::Ready => return Ok(()),
                 EngineState::Down { why, exit } => {
                     return Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into());
                 }

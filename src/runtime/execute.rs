@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::executor::{Executor, Progress};
 use super::link::Engine;
-use super::plan::SMALL_REST;
+use super::render::SMALL_REST;
 use super::verb::Work;
 use super::{
     Activity, Done, Form, Path, Plan, PrefillStats, Rendered, RuntimeError, Sink, Slot, State, ToAnswer, Verb, Wake,
@@ -317,7 +317,7 @@ impl Executor for Verb {
             let tokens_per_s = per_second(done, elapsed);
             if !shown && total >= SHOWN_READING {
                 let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
-                let left_after = self.here.meters.context_limit.saturating_sub(position - done + total);
+                let left_after = self.engine.info.context_limit.saturating_sub(position - done + total);
                 let files = Vec::new();
                 let shown = ReadingProgress { files, done, total, tokens_per_s, elapsed_ms, left_after };
                 self.working(Activity::Reading(shown));
@@ -328,7 +328,7 @@ impl Executor for Verb {
     }
 
     fn step_ended(&mut self, stats: &PrefillStats, done: &JobDone) {
-        self.here.meters.model.memory = done.memory;
+        self.engine.info.memory = done.memory;
         self.here.meters.spec.add(&done.stats.spec);
         if self.is_in_own_slot() {
             let position = self.here.slot.live.position();

@@ -131,9 +131,9 @@ pub(crate) trait Executor: Sized {
             stats.read += done.prompt_in_state;
             stats.prefill_ms += done.stats.prefill_ms;
             let image = done.image.take();
-            let (Engine { renderer, fingerprint, .. }, slot) = self.parts();
+            let (Engine { renderer, info, .. }, slot) = self.parts();
             let did = (&*done, generated.as_slice());
-            let absorbed = segments::absorb(renderer, fingerprint, &mut slot.live, rendered, &step, did);
+            let absorbed = segments::absorb(renderer, &info.fingerprint, &mut slot.live, rendered, &step, did);
             if absorbed.is_err() {
                 slot.lose();
             }

@@ -69,7 +69,7 @@ impl Verb {
         let (what, failed) = (format!("exporting {}", name_of(&path)), "The export failed unexpectedly.");
         let written = if with_state {
             self.disk.wait_for_states();
-            let (fingerprint, line) = (self.engine.fingerprint.clone(), part_of(&what));
+            let (fingerprint, line) = (self.engine.info.fingerprint.clone(), part_of(&what));
             let write = move |doing: &Doing| {
                 doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
             };

@@ -1,7 +1,8 @@
 //! `/follow`: changes of files and folders are appended to the conversation before its next question.
 //!
 //! A follower reads what changes on its own thread and reports here; nothing enters the conversation until a question
-//! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing else.
+//! is asked. What was read of a file is a function of the branch ([`versions`]), so undo and branches need nothing
+//! else.
 
 mod rebase;
 mod update;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::task::{Doing, Place};
-use super::{Done, Notice, RuntimeError, State, Verb, refused};
+use super::{Done, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Update};
@@ -142,7 +143,7 @@ impl State {
         let changed = self.changed();
         if changed != self.here.meters.changed {
             self.here.meters.changed = changed;
-            self.report(Notice::Meters(self.here.meters.clone()));
+            self.show_meters();
         }
     }
 

@@ -1,5 +1,5 @@
-//! Documents of the conversation and of the library. Those of the library are loaded by name: their text is decoded from
-//! the kept tokens, so that the kept state matches.
+//! Documents of the conversation and of the library. Those of the library are loaded by name: their text is decoded
+//! from the kept tokens, so that the kept state matches.
 
 use super::follow::versions;
 use super::{

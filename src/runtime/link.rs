@@ -29,7 +29,7 @@ pub struct EngineChannels {
 #[derive(Clone, Debug)]
 pub(crate) enum EngineState {
     Starting,
-    Ready(Box<ModelInfo>),
+    Ready,
     /// Permanent failure: reason with remedy, and the exit code of a run that needs the engine.
     Down {
         why: String,
@@ -48,8 +48,8 @@ pub(crate) struct Engine {
     pub(super) stop_ids: Vec<Token>,
     /// Tokens between two checkpoints inside a long document.
     pub(super) piece: usize,
-    /// Identifies the loaded model; empty before.
-    pub(crate) fingerprint: String,
+    /// The model that was loaded last; empty before.
+    pub(crate) info: ModelInfo,
     /// The error once its thread has ended without an event.
     pub(crate) gone: &'static str,
 }
@@ -66,7 +66,7 @@ impl Engine {
             renderer,
             stop_ids,
             piece,
-            fingerprint: String::new(),
+            info: ModelInfo::default(),
         }
     }
 
@@ -108,15 +108,12 @@ impl Engine {
         if info.device_kind == "cpu" {
             self.piece = self.piece.min(PIECE_ON_CPU);
         }
-        self.fingerprint = info.fingerprint.clone();
-        self.state = EngineState::Ready(Box::new(info.clone()));
+        self.info = info.clone();
+        self.state = EngineState::Ready;
     }
 
     pub(crate) fn model(&self) -> Option<&ModelInfo> {
-        match &self.state {
-            EngineState::Ready(info) => Some(info),
-            EngineState::Starting | EngineState::Down { .. } => None,
-        }
+        matches!(self.state, EngineState::Ready).then_some(&self.info)
     }
 
     pub(super) fn is_live(&self) -> bool {

@@ -103,7 +103,7 @@ impl Verb {
             messages,
             total: items.iter().map(|i| i.file.tokens).sum(),
             items,
-            left_after: self.here.meters.context_limit.saturating_sub(plan.total()),
+            left_after: self.engine.info.context_limit.saturating_sub(plan.total()),
             library: !options.once,
             started: Instant::now(),
             at: 0,
@@ -180,8 +180,8 @@ impl Verb {
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
                 Err(e) => {
-                    // A document that was read in part stays; the next question reads the rest. After a restart from the
-                    // beginning, that is the last document that was added, wherever the reading was.
+                    // A document that was read in part stays; the next question reads the rest. After a restart from
+                    // the beginning, that is the last document that was added, wherever the reading was.
                     let last = load.messages.iter().take(load.added).next_back();
                     if let Some(message) = last.filter(|m| m.is_half_read()) {
                         self.here.broken_off.insert(message.id);

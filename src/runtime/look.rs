@@ -1,6 +1,6 @@
-//! What an answer rests on. `/look`: the passages that it attended to. `/map`: the context as stretches of one kind with
-//! the attention of the last answer, also for the panel. Its quotes are checked in the documents of its conversation: text
-//! alone, so they work for every engine.
+//! What an answer rests on. `/look`: the passages that it attended to. `/map`: the context as stretches of one kind
+//! with the attention of the last answer, also for the panel. Its quotes are checked in the documents of its
+//! conversation: text alone, so they work for every engine.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ impl State {
         ContextMap {
             stretches,
             used,
-            limit: self.here.meters.context_limit,
+            limit: self.engine.info.context_limit,
             block_tokens: looked.map_or(0, |l| l.block_tokens),
             looked: looked.map(|l| l.blocks.clone()).unwrap_or_default(),
             passages: looked.map(|l| l.passages.clone()).unwrap_or_default(),

@@ -40,7 +40,7 @@ impl State {
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
             (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);
-            self.report(Notice::Meters(self.here.meters.clone()));
+            self.show_meters();
         }
     }
 
@@ -48,7 +48,7 @@ impl State {
     pub fn begin_position(&mut self, position: u64) {
         self.here.meters.changed = self.changed();
         self.show_position(position);
-        self.report(Notice::Meters(self.here.meters.clone()));
+        self.show_meters();
     }
 
     pub fn report_meters(&mut self) {
@@ -60,8 +60,8 @@ impl State {
         let path = self.here.tree.path();
         self.here.meters.checkpoints = path.iter().filter(|m| self.here.ends.contains_key(&m.id)).count() as u64;
         // If the size cannot be read, the old number stays.
-        self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
-        self.report(Notice::Meters(self.here.meters.clone()));
+        self.state_bytes = self.disk.store.state_bytes().unwrap_or(self.state_bytes);
+        self.show_meters();
     }
 
     pub fn read_at(&mut self, tokens: u64, ms: f64) {
@@ -82,20 +82,21 @@ impl State {
     }
 
     pub fn speed_name(&self) -> String {
-        let model = &self.here.meters.model;
+        let model = &self.engine.info;
         format!("reading {} {} {}", model.name, model.dtype, model.device)
     }
 
     /// After a change of session: the speeds belong to the other session's answers.
     pub fn forget_speeds(&mut self) {
-        self.here.meters = Meters {
-            context_used: self.here.meters.context_used,
-            estimated: self.here.meters.estimated,
-            context_limit: self.here.meters.context_limit,
-            state_bytes: self.here.meters.state_bytes,
-            model: std::mem::take(&mut self.here.meters.model),
-            ..Meters::default()
-        };
+        let Meters { context_used, estimated, .. } = self.here.meters;
+        self.here.meters = Meters { context_used, estimated, ..Meters::default() };
+    }
+
+    /// The numbers of the conversation, with those of model and disk, which all conversations share.
+    pub fn show_meters(&self) {
+        let model = self.engine.info.clone();
+        let (context_limit, state_bytes) = (model.context_limit, self.state_bytes);
+        self.report(Notice::Meters(Meters { model, context_limit, state_bytes, ..self.here.meters.clone() }));
     }
 }
 

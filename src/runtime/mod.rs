@@ -7,10 +7,10 @@
 //! of active ones. Each request is a verb: an `async fn` of `verb::Verb` that reads from top to bottom and waits in
 //! place. Only the loop in `run` waits for events, so stop, pages and quit work while verbs wait.
 //!
-//! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second,
-//! and resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
-//! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the loop
-//! resumes a verb.
+//! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second, and
+//! resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
+//! fan-out run in the same function as an answer (`fan_out`). Polling by hand (`baton`) is enough, because only the
+//! loop resumes a verb.
 //!
 //! | file | owns |
 //! |---|---|
@@ -249,6 +249,8 @@ struct State {
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
+    /// Kept state on disk.
+    state_bytes: u64,
     indexes: look::Indexes,
     follows: follow::Follows,
 }
@@ -291,6 +293,7 @@ impl State {
             device_notes: o.device_notes,
             next_question: 0,
             reading_speed: 0.0,
+            state_bytes: 0,
             indexes: look::Indexes::default(),
             follows: follow::Follows::default(),
         }

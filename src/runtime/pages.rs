@@ -14,15 +14,15 @@ impl State {
     }
 
     pub fn stats(&mut self) -> Done {
-        let m = &self.here.meters;
+        let (m, model) = (&self.here.meters, &self.engine.info);
         let s = &m.spec;
-        let [name, device, dtype] = [&m.model.name, &m.model.device, &m.model.dtype].map(|text| in_markdown(text));
+        let [name, device, dtype] = [&model.name, &model.device, &model.dtype].map(|text| in_markdown(text));
         let none = || "none yet".to_owned();
         let answered = (m.tokens_per_s > 0.0).then(|| {
             let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
             format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
         });
-        let limit = match m.context_limit {
+        let limit = match model.context_limit {
             0 => "an unknown number of".to_owned(),
             limit => grouped(limit),
         };
@@ -46,11 +46,11 @@ impl State {
             format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
         });
         let mut rows = vec![
-            ("model", format!("{name} on {device}, {dtype}{}", if m.model.parked { ", parked" } else { "" })),
+            ("model", format!("{name} on {device}, {dtype}{}", if model.parked { ", parked" } else { "" })),
             context,
             answered,
             ("reading", read.unwrap_or_else(none)),
-            ("speculation", format!("{}, draft head: {}", self.here.settings.get("spec"), draft_of(&m.model))),
+            ("speculation", format!("{}, draft head: {}", self.here.settings.get("spec"), draft_of(model))),
             ("accepted", accepted.unwrap_or_else(none)),
         ];
         if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
@@ -65,7 +65,7 @@ impl State {
         for (depth, (tried, accepted)) in depths.iter().zip(&s.per_position) {
             rows.push((depth, format!("{}% of {} accepted", percent(*accepted, *tried), grouped(*tried))));
         }
-        let memory = m.model.memory;
+        let memory = model.memory;
         let host = match memory.host {
             0 => String::new(),
             host => {
@@ -93,7 +93,7 @@ impl State {
 
     pub fn context_page(&mut self) -> Done {
         // As in the header: a text being read counts as far as it is read.
-        let (used, limit) = (self.here.meters.context_used, self.here.meters.context_limit);
+        let (used, limit) = (self.here.meters.context_used, self.engine.info.context_limit);
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
             about(self.here.meters.estimated),
@@ -139,7 +139,7 @@ impl State {
     pub fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
         self.here.meters.settings = self.here.settings.values();
-        self.report(Notice::Meters(self.here.meters.clone()));
+        self.show_meters();
         self.say(note)
     }
 
@@ -189,7 +189,7 @@ impl State {
             }
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
         };
-        let m = &self.here.meters.model;
+        let m = &self.engine.info;
         let what = match m.server {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),

@@ -1,8 +1,9 @@
-//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to be
-//! read. Reads the live path and the store, and changes nothing.
+//! Renders a conversation and plans how to make it the live state: which part is live, which is on disk, which has to
+//! be read. Reads the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
 
+use super::render::SMALL_REST;
 use super::segments::{self, boundary};
 use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
 use crate::core::sanitize::shell_word;
@@ -10,9 +11,6 @@ use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{Segment, SegmentId, TextBoundary};
 use crate::text::{Before, Halt, Specials, TextError};
-
-/// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
-pub(super) const SMALL_REST: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -117,7 +115,7 @@ impl State {
             // Without the last step if the model answers it: the answer is generated anew.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
-                let fingerprint = &self.engine.fingerprint;
+                let fingerprint = &self.engine.info.fingerprint;
                 let content = segments::content(fingerprint, &chain, &step.prompt, &[], boundary, step.kind);
                 // The id covers tokens only; the next step begins where the stored text ends.
                 let id = content.id();
@@ -130,7 +128,7 @@ impl State {
             // An earlier read may have stopped inside the next step, or used other piece lengths. All such pieces are
             // taken before the rest is tokenised again.
             let before = chain.segments().len();
-            while let Some(part) = self.disk.stopped_part(&chain, &self.engine.fingerprint, &rendered.text)?
+            while let Some(part) = self.disk.stopped_part(&chain, &self.engine.info.fingerprint, &rendered.text)?
                 && part.content.start == chain.position()
             {
                 chain.append(part);
@@ -265,7 +263,7 @@ impl State {
 
     /// Tokens above which a text is refused; 0 if there is no limit. A server enforces its own.
     pub fn firm_limit(&self) -> u64 {
-        if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
+        if self.engine.server().is_some() { 0 } else { self.engine.info.context_limit }
     }
 
     pub fn fits(&self, tokens: u64) -> bool {
@@ -312,7 +310,7 @@ impl State {
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
     pub fn reserve(&self) -> u64 {
-        self.config.model.reserve_answer.min(self.here.meters.context_limit / 4)
+        self.config.model.reserve_answer.min(self.engine.info.context_limit / 4)
     }
 
     /// `, about 0:35`; empty if the reading speed is unknown.

@@ -101,7 +101,8 @@ impl State {
         Ok(saved)
     }
 
-    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it once.
+    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it
+    /// once.
     pub fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.name.is_empty();
         let saved = self.add_quietly(message.clone())?;
@@ -191,7 +192,7 @@ impl State {
     }
 
     pub fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.fingerprint, 0));
+        let nodes = self.here.id.map(|id| self.disk.store.tree(id, &self.engine.info.fingerprint, 0));
         let nodes = nodes.and_then(Result::ok).unwrap_or_default();
         let kept: HashSet<MessageId> = nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect();
         let names = self.here.names();

@@ -4,12 +4,11 @@
 //! Untrusted text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the
 //! content of an assistant turn, before the token that ends the turn; that token belongs to the next step.
 //!
-//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments if
-//! their hash proves it; otherwise the rendering fails.
+//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments
+//! if their hash proves it; otherwise the rendering fails.
 
 use std::borrow::Cow;
 
-use super::plan::SMALL_REST;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::Token;
 use crate::runtime::protocol::ThinkMode;
@@ -17,6 +16,8 @@ use crate::store::{SegmentKind, TextBoundary};
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk, thoughts};
 
+/// Bytes at the end of an answer that may stay unread until the next question, such as the last sampled token.
+pub(super) const SMALL_REST: usize = 256;
 /// Placeholder for the next question: renders the text before it as that question will see it.
 const PROBE: &str = "?";
 /// Marks the end of the content of an assistant turn in the rendered text, and is removed again. It is a private-use

@@ -1,8 +1,8 @@
-//! Requests of the interface: the inbox, and the verb of each request, as its row in [`crate::config::commands::request`]
-//! names it.
+//! Requests of the interface: the inbox, and the verb of each request, as its row in
+//! [`crate::config::commands::request`] names it.
 //!
-//! Only the loop in [`super::run`] takes requests. Long text work may check for a stop; what it receives meanwhile stays in
-//! the inbox, in order, for the loop.
+//! Only the loop in [`super::run`] takes requests. Long text work may check for a stop; what it receives meanwhile
+//! stays in the inbox, in order, for the loop.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

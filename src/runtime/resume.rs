@@ -49,7 +49,7 @@ impl State {
     }
 
     fn load_record(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
-        let fingerprint = self.engine.fingerprint.clone();
+        let fingerprint = self.engine.info.fingerprint.clone();
         let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
@@ -133,7 +133,7 @@ impl State {
     }
 
     fn why_no_state(&self, kept: u64) -> String {
-        let mine = &self.engine.fingerprint;
+        let mine = &self.engine.info.fingerprint;
         let record = self.here.id.and_then(|id| self.disk.store.session(id).ok());
         if record.and_then(|r| r.state_of).is_some_and(|of| of != *mine) {
             return "State is from another model.".into();

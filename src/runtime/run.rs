@@ -190,7 +190,7 @@ impl State {
         self.activity(match (&self.engine.state, task) {
             (_, Some(task)) => task,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
-            (EngineState::Ready(_) | EngineState::Down { .. }, None) => Activity::Idle,
+            (EngineState::Ready | EngineState::Down { .. }, None) => Activity::Idle,
         });
     }
 

@@ -120,7 +120,7 @@ impl State {
     /// After the model is loaded: finds the messages of the open session that have state for it.
     pub fn find_state(&mut self) {
         let Some(id) = self.here.id else { return };
-        let fingerprint = self.engine.fingerprint.clone();
+        let fingerprint = self.engine.info.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
             Ok(nodes) => {
                 self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();

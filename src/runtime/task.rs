@@ -1,5 +1,5 @@
-//! Tasks on other threads, and verbs that wait for them. A task that does not need the conversation lets the next request
-//! start; task and verb move to [`State::background`].
+//! Tasks on other threads, and verbs that wait for them. A task that does not need the conversation lets the next
+//! request start; task and verb move to [`State::background`].
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,8 @@ impl Task {
 }
 
 impl Verb {
-    /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or panics.
+    /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or
+    /// panics.
     pub async fn elsewhere<T: Send + 'static>(
         &mut self,
         place: Place,
@@ -111,8 +112,8 @@ impl Verb {
 }
 
 impl State {
-    /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request can
-    /// start; one-shot requests keep their order.
+    /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request
+    /// can start; one-shot requests keep their order.
     pub fn waits(&mut self, verb: Running<Done>) {
         match std::mem::take(&mut self.here.wait) {
             Wait::Background(task) if task.place == Place::Background && self.attendance == Attendance::Present => {

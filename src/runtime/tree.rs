@@ -227,7 +227,8 @@ impl Tree {
     }
 
     /// The target of taking back the last `count` undos, each whatever its length: the recorded heads below the head.
-    /// Without one, an exchange along the newest line counts as an undo. Returns the new head and the number of exchanges.
+    /// Without one, an exchange along the newest line counts as an undo. Returns the new head and the number of
+    /// exchanges.
     pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
         let mut to = self.head;
         let mut exchanges = 0;

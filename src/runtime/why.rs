@@ -48,12 +48,12 @@ impl Verb {
             return refused(format!("#{number} is too short to be scored."));
         }
 
-        // The blocks of each passage in the state that the prompt produces. If that differs from the state at the time of
-        // the answer (after a new read or an import), they are found by the passage's lines.
+        // The blocks of each passage in the state that the prompt produces. If that differs from the state at the time
+        // of the answer (after a new read or an import), they are found by the passage's lines.
         let mut after: Path = plan.base.clone();
         for step in &plan.steps {
             let boundary = boundary(&rendered, step.text_end);
-            let fingerprint = &self.engine.fingerprint;
+            let fingerprint = &self.engine.info.fingerprint;
             after.push(segments::content(fingerprint, &after, &step.prompt, &[], boundary, step.kind));
         }
         let (_, message, sources) = self.looked(Some(number))?;

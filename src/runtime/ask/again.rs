@@ -1,5 +1,6 @@
-//! Several answers to one question (`/regen`, `-n`): in parallel if the engine has free slots, else one after the other.
-//! Each equals the answer that its seed produces alone. The user chooses the one that continues the conversation.
+//! Several answers to one question (`/regen`, `-n`): in parallel if the engine has free slots, else one after the
+//! other. Each equals the answer that its seed produces alone. The user chooses the one that continues the
+//! conversation.
 
 use std::sync::Arc;
 use std::time::Instant;

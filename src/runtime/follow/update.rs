@@ -80,8 +80,8 @@ impl Verb {
         self.unstopped()
     }
 
-    /// Documents that bring the files followed on the branch of `parent` up to date, to follow the message `after`. Without
-    /// `asks`, new files wait.
+    /// Documents that bring the files followed on the branch of `parent` up to date, to follow the message `after`.
+    /// Without `asks`, new files wait.
     pub async fn updates(
         &mut self,
         parent: Option<MessageId>,

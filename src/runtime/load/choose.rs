@@ -84,7 +84,7 @@ impl State {
 
     /// An offer of documents that do not fit and have no plan: files are counted one by one, each up to the limit.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
-        let limit = self.here.meters.context_limit;
+        let limit = self.engine.info.context_limit;
         let tokenizer = self.engine.tokenizer();
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
@@ -105,7 +105,7 @@ impl State {
     }
 
     fn load_plan(&self, files: Vec<PlanFile>, before: u64) -> LoadPlan {
-        let free = self.here.meters.context_limit.saturating_sub(before);
+        let free = self.engine.info.context_limit.saturating_sub(before);
         LoadPlan { files, free, reserve: self.reserve(), tokens_per_s: self.reading_speed }
     }
 
@@ -145,7 +145,7 @@ impl State {
         RuntimeError::TooLong(format!(
             "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
             grouped(left),
-            grouped(self.here.meters.context_limit),
+            grouped(self.engine.info.context_limit),
             options.join(between)
         ))
     }
@@ -182,7 +182,7 @@ impl Verb {
             counted(files as u64, "file"),
             grouped(offer.need),
             self.about(to_read),
-            grouped(self.here.meters.context_limit.saturating_sub(total))
+            grouped(self.engine.info.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
             return Ok(self.ask_plan(text, offer.plan, Some("load")).await);

@@ -1,5 +1,5 @@
-//! Finds the documents of a load (files, folders, standard input), cuts them as the options demand, and finds those that
-//! the conversation holds already.
+//! Finds the documents of a load (files, folders, standard input), cuts them as the options demand, and finds those
+//! that the conversation holds already.
 
 use super::super::task::{Doing, Place};
 use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};

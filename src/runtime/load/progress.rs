@@ -1,4 +1,5 @@
-//! Progress of a load, and a stop inside a document: the user decides how to continue, and the part that was read is kept.
+//! Progress of a load, and a stop inside a document: the user decides how to continue, and the part that was read is
+//! kept.
 
 use std::time::Duration;
 
@@ -101,7 +102,8 @@ impl Verb {
     /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
     async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered) -> Done<PrefillStats> {
         self.here.slot.begin();
-        // After the load began again, the state may hold less than was read before. A stop must not start a new reading.
+        // After the load began again, the state may hold less than was read before. A stop must not start a new
+        // reading.
         let short = self.here.slot.live.text_bytes() < load.upto;
         // In that case the document is the last one that was added, wherever the reading is; the documents before it
         // are complete.

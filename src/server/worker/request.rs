@@ -117,7 +117,7 @@ impl Request {
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.fingerprint.clone(),
+            fingerprint: engine.info.fingerprint.clone(),
         };
         let begun = wanted.begin(shared, planned.clone());
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
