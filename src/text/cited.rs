@@ -128,6 +128,11 @@ impl Source<'_> {
         Some(Place { matched, run, at })
     }
 
+    fn lines(&self, place: &Place) -> ((u64, u64), (u64, u64)) {
+        let bytes = self.index.bytes(place.at..place.at + place.run.len()).unwrap_or_default();
+        (self.index.position(bytes.start), self.index.position(bytes.end.saturating_sub(1)))
+    }
+
     /// Whether the document has the quote's text there, byte for byte.
     fn is_exact(&self, cut: &Cut, own: &[Word], at: usize) -> bool {
         let (Some(first), Some(here)) = (own.first(), self.index.words.get(at)) else { return false };
@@ -184,13 +189,6 @@ fn looked_up<'a, 'd>(answer: &str, cut: &Cut, documents: &'a [Source<'d>]) -> (Q
         quote.corrects = claim.filter(wrong).map(|claim| claim.words);
     }
     (quote, best)
-}
-
-impl Source<'_> {
-    fn lines(&self, place: &Place) -> ((u64, u64), (u64, u64)) {
-        let bytes = self.index.bytes(place.at..place.at + place.run.len()).unwrap_or_default();
-        (self.index.position(bytes.start), self.index.position(bytes.end.saturating_sub(1)))
-    }
 }
 
 /// A line or page that an answer names for a quote.

@@ -36,6 +36,7 @@ pub mod tokenizer;
 mod untrusted;
 mod vocabulary;
 
+use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,7 +63,6 @@ pub enum TextError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{file}: {reason}. Correct it, or fetch it again: sala-chat model download")]
     Malformed { file: String, reason: String },
-    /// The tokenizer has more ids than the model has embedding rows.
     #[error(
         "tokenizer.json has ids up to {max_id}, the model only {rows} embedding rows: they belong to different models. Use the tokenizer that came with the weights"
     )]
@@ -75,7 +75,6 @@ pub enum TextError {
         "no chat template in tokenizer_config.json and no chat_template.jinja next to it. Add the file of the original model"
     )]
     NoTemplate,
-    /// A message of the conversation is damaged and its text unknown.
     #[error("message #{number} is damaged")]
     Damaged { number: usize },
     #[error("stopped")]
@@ -126,14 +125,9 @@ impl TextModel {
             files::read(&path, most).map_err(|source| TextError::Read { path, source })
         };
         let optional = |name: &str| match read(name) {
-            Ok(bytes) => Ok(Some(bytes)),
             // A broken link is an error: a file was intended.
-            Err(TextError::Read { path, source })
-                if source.kind() == std::io::ErrorKind::NotFound && !path.is_symlink() =>
-            {
-                Ok(None)
-            }
-            Err(e) => Err(e),
+            Err(TextError::Read { path, source }) if source.kind() == NotFound && !path.is_symlink() => Ok(None),
+            read => read.map(Some),
         };
         let (generation, jinja) = (optional("generation_config.json")?, optional("chat_template.jinja")?);
         let (tokenizer, config) = (read("tokenizer.json")?, read("tokenizer_config.json")?);

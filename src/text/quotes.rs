@@ -24,7 +24,10 @@ pub fn constraint(quoting: &Quoting, tokenizer: &Arc<Tokenizer>, stop: &[Token])
     let make = move |before: &[Token]| -> Box<dyn Constrain> {
         let (text, written) = spelled(&tokenizer, before);
         let (tokenizer, stop, quoting) = (Arc::clone(&tokenizer), stop.clone(), quoting.clone());
-        let ahead = (quoting.margin > 0.0 && is_empty(&written)).then(|| Ahead::of(&quoting, &tokenizer)).flatten();
+        let looks = quoting.margin > 0.0 && is_empty(&written);
+        let opening = looks.then(|| tokenizer.encode_after(&quoting.opening, Before::Text).ok()).flatten();
+        let ahead = |opening| Ahead { opening, path: Vec::new(), at: At::default(), margin: f32::INFINITY };
+        let ahead = opening.map(ahead);
         let mut quotes = Quotes {
             tokenizer,
             stop,
@@ -125,13 +128,6 @@ struct Quotes {
     ahead: Option<Ahead>,
     /// The first token of the opening, and its favour as the first one of an answer.
     first: Option<(Token, f32)>,
-}
-
-impl Ahead {
-    fn of(quoting: &Quoting, tokenizer: &Tokenizer) -> Option<Ahead> {
-        let opening = tokenizer.encode_after(&quoting.opening, Before::Text).ok()?;
-        Some(Ahead { opening, path: Vec::new(), at: At::default(), margin: f32::INFINITY })
-    }
 }
 
 impl Quotes {

@@ -7,6 +7,7 @@ mod encode;
 mod file;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use tokenizers::Tokenizer as Library;
@@ -77,8 +78,6 @@ impl Tokenizer {
             Some(OneOrMany::Many(ids)) => stops.extend(ids),
             None => {}
         }
-        stops.sort_unstable();
-        stops.dedup();
 
         let mut specials: Vec<String> = library
             .get_added_tokens_decoder()
@@ -117,11 +116,8 @@ impl Tokenizer {
 
     /// Ids that end a turn: the model's own (`spec.eos`), the tokenizer's end token, the generation config's, `<|im_end|>`.
     pub fn stop_ids(&self, model_eos: &[Token]) -> Vec<Token> {
-        let mut ids = self.stops.clone();
-        ids.extend_from_slice(model_eos);
-        ids.sort_unstable();
-        ids.dedup();
-        ids
+        let ids: BTreeSet<Token> = self.stops.iter().chain(model_eos).copied().collect();
+        ids.into_iter().collect()
     }
 
     pub fn id(&self, literal: &str) -> Option<Token> {
