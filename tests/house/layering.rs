@@ -208,7 +208,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/runtime/ask",
     "src/engine",
     "src/lab",
-    "src/lab/bench",
     "src/lab/eval",
     "src/lab/kernels",
     "src/lab/kernels/cases",
