@@ -31,6 +31,16 @@ fn a_quote_is_exact_equal_close_or_in_no_document() {
 }
 
 #[test]
+fn a_quote_may_hold_code_and_code_holds_no_quote() {
+    let text = "The deposit is `two months` of rent.\nIt is held by the bank.";
+    let places = |answer: &str| of(answer, &[("a", text)]).iter().map(Quote::place).collect::<Vec<_>>();
+    assert_eq!(places("It says: \"The deposit is `two months` of rent.\" Good."), ["a 1 exact"]);
+    assert_eq!(places("\"The deposit is two months of rent.\""), ["a 1 equal"]);
+    assert_eq!(places("Use `say \"It is held by the bank\"` here."), Vec::<String>::new());
+    assert_eq!(places("`a \"` and \"It is held by the bank\" and `\" b`"), ["a 2 exact"]);
+}
+
+#[test]
 fn what_differs_in_words_numbers_or_signs_is_never_exact_or_equal() {
     let text = "It cost 3-4 euros and -5 percent (about $900) in 1990-1992.\nA résumé of the re-\nlease came later.";
     let matched = |quote: &str| of(&format!("\"{quote}\""), &[("a", text)])[0].matched;

@@ -36,7 +36,7 @@ const PAIRS: [(char, &[char]); 14] = [
 pub(super) const MARKS: [char; 8] = ['"', '“', '”', '„', '«', '»', '「', '」'];
 
 pub(super) fn quoted(answer: &str) -> Vec<Cut> {
-    let (mut blocks, mut code): (Vec<Range<usize>>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
+    let [mut blocks, mut code, mut spans]: [Vec<Range<usize>>; 3] = Default::default();
     let mut depth = 0;
     for (event, range) in Parser::new(answer).into_offset_iter() {
         match event {
@@ -47,7 +47,8 @@ pub(super) fn quoted(answer: &str) -> Vec<Cut> {
                 depth += 1;
             }
             Event::End(TagEnd::BlockQuote(_)) => depth -= 1,
-            Event::Start(Tag::CodeBlock(_)) | Event::Code(_) if depth == 0 => code.push(range),
+            Event::Start(Tag::CodeBlock(_)) if depth == 0 => code.push(range),
+            Event::Code(_) => spans.push(range),
             _ => {}
         }
     }
@@ -56,7 +57,7 @@ pub(super) fn quoted(answer: &str) -> Vec<Cut> {
     apart.sort_unstable_by_key(|range| range.start);
     let mut at = 0;
     for skip in apart.into_iter().chain(std::iter::once(answer.len()..answer.len())) {
-        in_marks(answer, at..skip.start, &mut cuts);
+        in_marks(answer, at..skip.start, &spans, &mut cuts);
         at = at.max(skip.end);
     }
     cuts.retain(|cut| is_long_enough(&cut.text));
@@ -84,17 +85,25 @@ fn block_quotes(answer: &str, block: &Range<usize>) -> Vec<Cut> {
     own.split(|line| line.is_empty()).map(whole).collect()
 }
 
-/// Passages in quotation marks within `range`.
-fn in_marks(answer: &str, range: Range<usize>, cuts: &mut Vec<Cut>) {
+/// Passages in quotation marks within `range`. Marks in `code` are part of it, as in `print("x")`.
+fn in_marks(answer: &str, range: Range<usize>, code: &[Range<usize>], cuts: &mut Vec<Cut>) {
     let mut at = range.start;
+    let code_at = |place: usize| {
+        let next = code.get(code.partition_point(|span| span.end <= place));
+        next.filter(|span| span.start <= place)
+    };
     while let Some(rest) = answer.get(at..range.end).filter(|rest| !rest.is_empty()) {
         let Some((skip, open)) = rest.char_indices().find(|(_, c)| PAIRS.iter().any(|(open, _)| open == c)) else {
             return;
         };
+        if let Some(span) = code_at(at + skip) {
+            at = span.end.min(range.end);
+            continue;
+        }
         let start = at + skip + open.len_utf8();
         let before = answer.get(..at + skip).and_then(|text| text.chars().next_back());
         let closed = answer.get(start..range.end).filter(|_| !before.is_some_and(in_word));
-        match closed.and_then(|rest| closing(open, rest)) {
+        match closed.and_then(|rest| closing(open, rest, |place| code_at(start + place).is_some())) {
             Some((text, end)) => {
                 cuts.push(Cut { text: text.trim().to_owned(), range: at + skip..start + end });
                 at = start + end;
@@ -105,7 +114,7 @@ fn in_marks(answer: &str, range: Range<usize>, cuts: &mut Vec<Cut>) {
 }
 
 /// The text up to the mark that closes a quote, and the end of that mark.
-fn closing(open: char, rest: &str) -> Option<(&str, usize)> {
+fn closing(open: char, rest: &str, is_code: impl Fn(usize) -> bool) -> Option<(&str, usize)> {
     let closes = PAIRS.iter().find(|(mark, _)| *mark == open)?.1;
     let (mut depth, mut before) = (0_usize, None);
     let mut chars = rest.char_indices().peekable();
@@ -116,7 +125,7 @@ fn closing(open: char, rest: &str) -> Option<(&str, usize)> {
         }
         let straight = matches!(c, '"' | '\'' | '’');
         let opens = straight && before.is_none_or(char::is_whitespace);
-        let ends = !opens && !next.is_some_and(in_word);
+        let ends = !opens && !next.is_some_and(in_word) && !is_code(at);
         if closes.contains(&c) && ends && (depth == 0 || c == open) {
             // The last of several: the text ends with a quote of its own.
             let twice = if next == Some(c) { c.len_utf8() } else { 0 };
