@@ -12,7 +12,6 @@
 
 mod config;
 mod forward;
-mod golden;
 mod load;
 mod nvfp4;
 mod open;
@@ -26,7 +25,6 @@ use crate::engine::protocol::Token;
 use crate::model::{Model, ModelError};
 
 pub use config::{DraftConfig, DraftOptions, FcNorm};
-pub use golden::replay;
 use load::Weights;
 
 pub const FOLDER: &str = "eagle3";
@@ -148,6 +146,24 @@ impl<B: DraftOps> DraftHead<B> {
     /// In slot order; pass them to [`crate::model::Live::new`].
     pub fn aux_layers(&self) -> &[usize] {
         &self.config.aux_layers
+    }
+
+    /// The stream of the last prediction, and its logits in draft ids.
+    pub fn stream(&self) -> &B::Buf {
+        &self.bufs.stream
+    }
+
+    pub fn logits(&self) -> &B::Buf {
+        &self.bufs.logits
+    }
+
+    pub fn window(&self) -> &B::Window {
+        &self.window
+    }
+
+    /// Width of the auxiliary hidden states of a row.
+    pub fn aux_width(&self) -> usize {
+        self.config.aux_layers.len() * self.config.target_hidden
     }
 
     pub fn reset(&mut self, position: usize) {

@@ -44,7 +44,6 @@ mod state;
 mod tensors;
 #[cfg(test)]
 mod tests;
-pub mod verdict;
 mod weights;
 
 pub use demo::{

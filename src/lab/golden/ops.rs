@@ -50,7 +50,7 @@ fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Lig
     }
 }
 
-struct Layer<B: Backend> {
+pub(super) struct Layer<B: Backend> {
     spec: LightningSpec,
     width: usize,
     x: B::Buf,
@@ -59,14 +59,14 @@ struct Layer<B: Backend> {
 }
 
 impl<B: Backend> Layer<B> {
-    fn new(b: &mut B, heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Result<Layer<B>> {
+    pub(super) fn new(b: &mut B, heads: usize, head_dim: usize, rope_theta: Option<f64>) -> Result<Layer<B>> {
         let spec = lightning_spec(heads, head_dim, rope_theta);
         let width = spec.projection_width();
         let (x, o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * head_dim, BufKind::Wide)?);
         Ok(Layer { state: b.recurrent(&spec)?, spec, width, x, o })
     }
 
-    fn start(&mut self, b: &mut B, position: usize, state: Option<&[f32]>) -> Result<()> {
+    pub(super) fn start(&mut self, b: &mut B, position: usize, state: Option<&[f32]>) -> Result<()> {
         let image = state.map(|values| ImageTensor {
             name: "state".into(),
             dtype: Dtype::F32,
@@ -77,14 +77,21 @@ impl<B: Backend> Layer<B> {
         Ok(b.write_state(&mut self.state, image.as_ref())?)
     }
 
-    fn run(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<()> {
+    /// The outputs of a pass, of which no row is accepted yet.
+    pub(super) fn pass(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<Vec<f32>> {
         b.set_tokens(&vec![0; pass.rows()])?;
         b.write(&mut self.x, rows)?;
         b.lightning(&mut self.o, &self.x, None, None, &mut [&mut self.state], &self.spec, EPS, pass)?;
-        Ok(b.advance(pass, pass.rows())?)
+        Ok(b.read(&self.o, pass.rows())?)
     }
 
-    fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
+    fn run(&mut self, b: &mut B, rows: &[f32], pass: Pass) -> Result<Vec<f32>> {
+        let outputs = self.pass(b, rows, pass)?;
+        b.advance(pass, pass.rows())?;
+        Ok(outputs)
+    }
+
+    pub(super) fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
         b.fold(&mut self.state, &self.spec)?;
         b.folded();
         Ok(image_floats(&b.read_state(&self.state)?))
@@ -194,8 +201,8 @@ fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Re
         let mut found = Vec::with_capacity(rows * h * d);
         for part in values.chunks(most * layer.width) {
             let n = part.len() / layer.width;
-            layer.run(b, part, if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } })?;
-            let out = b.read(&layer.o, n)?;
+            let pass = if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } };
+            let out = layer.run(b, part, pass)?;
             out.chunks_exact(heads * d).for_each(|row| found.extend_from_slice(&row[skipped..]));
         }
         let (fixture, after) = (format!("ops/lightning {case}"), layer.end(b)?);

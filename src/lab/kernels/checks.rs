@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use serde::Serialize;
 
-use crate::model::verdict::rms_ratio;
+use crate::lab::golden::rms_ratio;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {

@@ -22,10 +22,6 @@ struct Saved {
 }
 
 impl<B: DraftOps> DraftHead<B> {
-    pub(super) fn aux_width(&self) -> usize {
-        self.config.aux_layers.len() * self.config.target_hidden
-    }
-
     /// The window as tensors of an end state, with the last waiting auxiliary hidden states. `history` as in
     /// [`DraftHead::keep`]. Waits.
     pub fn export(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Vec<ImageTensor>> {
