@@ -5,7 +5,7 @@
 
 mod config;
 
-pub(crate) use config::{MOST_COUNTED, NUMBERS, NUMBERS_ARE};
+pub(crate) use config::{Fields, MOST_COUNTED, object};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {

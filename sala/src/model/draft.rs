@@ -13,7 +13,6 @@
 mod config;
 mod forward;
 mod load;
-mod nvfp4;
 mod open;
 mod save;
 

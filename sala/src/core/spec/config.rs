@@ -1,5 +1,6 @@
 //! `config.json`: every field that drives the computation, its default, and the rules between fields.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
@@ -14,8 +15,7 @@ const BUDGET: usize = 1 << 14;
 pub(crate) const MOST_COUNTED: usize = 1 << 20;
 const MOST_LAYERS: usize = 1 << 12;
 /// Factors and divisors: results in f32 stay finite, and none is rounded to 0.
-pub(crate) const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
-pub(crate) const NUMBERS_ARE: &str = "a number from 1e-15 to 1e15";
+const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
 const MOST_POSITIONS: usize = 1 << 24;
 
 impl ModelSpec {
@@ -24,11 +24,8 @@ impl ModelSpec {
     /// # Errors
     /// [`SpecError`] names the first field that is missing, of the wrong type, or not supported.
     pub fn from_json(text: &str) -> Result<ModelSpec, SpecError> {
-        let value: Value = serde_json::from_str(text).map_err(|e| SpecError::Json(e.to_string()))?;
-        let Value::Object(map) = value else {
-            return Err(SpecError::Json("it is not an object".into()));
-        };
-        let c = Fields { map: &map };
+        let map = object(text)?;
+        let c = Fields::of(&map);
         c.only("model_type", &["minicpm_sala"])?;
         c.only("hidden_act", &["silu"])?;
         c.only("torch_dtype", &["bfloat16", "float16", "float32"])?;
@@ -44,7 +41,7 @@ impl ModelSpec {
         let kv_heads = c.count("num_key_value_heads", Some(heads))?;
         let head_dim = c.count("head_dim", Some((hidden / heads).max(1)))?;
         wide("head_dim", heads, head_dim)?;
-        let layers = c.count_to(MOST_LAYERS, "num_hidden_layers", None)?;
+        let layers = c.count_in(1..=MOST_LAYERS, "num_hidden_layers", None)?;
         let mixers = c.mixers(layers)?;
         let sparse = c.sparse(heads, kv_heads, head_dim)?;
         let lightning = c.lightning(heads, kv_heads, head_dim)?;
@@ -65,16 +62,20 @@ impl ModelSpec {
             tie_embeddings: c.flag("tie_word_embeddings", false)?,
             bos: c.ids("bos_token_id")?.first().copied(),
             eos: c.ids("eos_token_id")?,
-            max_position: c.count_to(MOST_POSITIONS, "max_position_embeddings", Some(524_288))?,
+            max_position: c.count_in(1..=MOST_POSITIONS, "max_position_embeddings", Some(524_288))?,
         })
     }
 }
 
-struct Fields<'a> {
-    map: &'a Map<String, Value>,
+pub(crate) fn object(text: &str) -> Result<Map<String, Value>, SpecError> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(SpecError::Json("it is not an object".into())),
+        Err(e) => Err(SpecError::Json(e.to_string())),
+    }
 }
 
-fn unsupported(field: &'static str, found: &Value, supported: impl Into<String>) -> SpecError {
+fn unsupported(field: &'static str, found: impl Display, supported: impl Into<String>) -> SpecError {
     SpecError::Unsupported { field, found: found.to_string(), supported: supported.into() }
 }
 
@@ -82,25 +83,49 @@ fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecErro
     SpecError::Type { field, found: found.to_string(), expected }
 }
 
+fn rule(holds: bool, field: &'static str, found: impl Display, supported: String) -> Result<(), SpecError> {
+    if holds { Ok(()) } else { Err(unsupported(field, found, supported)) }
+}
+
 /// Checks that all heads together are no wider than [`MOST_COUNTED`].
 fn wide(field: &'static str, heads: usize, head_dim: usize) -> Result<(), SpecError> {
-    if heads * head_dim <= MOST_COUNTED {
-        return Ok(());
-    }
-    let supported = format!("at most {MOST_COUNTED} for {heads} heads together");
-    Err(SpecError::Unsupported { field, found: head_dim.to_string(), supported })
+    let most = format!("at most {MOST_COUNTED} for {heads} heads together");
+    rule(heads * head_dim <= MOST_COUNTED, field, head_dim, most)
+}
+
+/// The fields of a JSON object, and where it has none those of a second one. `null` counts as absent.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fields<'a> {
+    map: Option<&'a Map<String, Value>>,
+    under: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Fields<'a> {
-    fn present(&self, field: &str) -> Option<&'a Value> {
-        self.map.get(field).filter(|v| !v.is_null())
+    pub(crate) fn of(map: &'a Map<String, Value>) -> Fields<'a> {
+        Fields { map: Some(map), under: None }
+    }
+
+    pub(crate) fn over(self, under: Option<&'a Map<String, Value>>) -> Fields<'a> {
+        Fields { under, ..self }
+    }
+
+    pub(crate) fn present(&self, field: &str) -> Option<&'a Value> {
+        let maps = [self.map, self.under].into_iter().flatten();
+        maps.filter_map(|map| map.get(field)).find(|v| !v.is_null())
+    }
+
+    /// The fields of the object at `field`; none if it is absent.
+    pub(crate) fn object(&self, field: &'static str) -> Result<Fields<'a>, SpecError> {
+        let Some(v) = self.present(field) else { return Ok(Fields::default()) };
+        v.as_object().map(Fields::of).ok_or_else(|| wrong(field, v, "an object"))
     }
 
     fn only(&self, field: &'static str, allowed: &[&str]) -> Result<(), SpecError> {
         match self.present(field) {
-            None => Ok(()),
-            Some(v) if v.as_str().is_some_and(|s| allowed.contains(&s)) => Ok(()),
-            Some(v) => Err(unsupported(field, v, allowed.join(", "))),
+            Some(v) if !v.as_str().is_some_and(|s| allowed.contains(&s)) => {
+                Err(unsupported(field, v, allowed.join(", ")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -111,34 +136,32 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn flag(&self, field: &'static str, default: bool) -> Result<bool, SpecError> {
-        match self.present(field) {
-            None => Ok(default),
-            Some(v) => v.as_bool().ok_or_else(|| wrong(field, v, "true or false")),
-        }
+    pub(crate) fn flag(&self, field: &'static str, default: bool) -> Result<bool, SpecError> {
+        let Some(v) = self.present(field) else { return Ok(default) };
+        v.as_bool().ok_or_else(|| wrong(field, v, "true or false"))
     }
 
-    fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
-        self.count_to(MOST_COUNTED, field, default)
+    pub(crate) fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
+        self.count_in(1..=MOST_COUNTED, field, default)
     }
 
-    fn count_to(&self, most: usize, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
+    fn count_in(
+        &self,
+        range: RangeInclusive<usize>,
+        field: &'static str,
+        default: Option<usize>,
+    ) -> Result<usize, SpecError> {
         let Some(v) = self.present(field) else { return default.ok_or(SpecError::Missing(field)) };
         match v.as_u64().and_then(|n| usize::try_from(n).ok()) {
-            Some(n) if (1..=most).contains(&n) => Ok(n),
-            Some(_) => Err(unsupported(field, v, format!("1 to {most}"))),
+            Some(n) if range.contains(&n) => Ok(n),
+            Some(_) => Err(unsupported(field, v, format!("{} to {}", range.start(), range.end()))),
             None => Err(wrong(field, v, "a whole number")),
         }
     }
 
-    fn number(&self, field: &'static str, default: f64) -> Result<f64, SpecError> {
-        match self.present(field) {
-            None => Ok(default),
-            Some(v) => match v.as_f64() {
-                Some(n) if NUMBERS.contains(&n) => Ok(n),
-                _ => Err(wrong(field, v, NUMBERS_ARE)),
-            },
-        }
+    pub(crate) fn number(&self, field: &'static str, default: f64) -> Result<f64, SpecError> {
+        let Some(v) = self.present(field) else { return Ok(default) };
+        v.as_f64().filter(|n| NUMBERS.contains(n)).ok_or_else(|| wrong(field, v, "a number from 1e-15 to 1e15"))
     }
 
     fn ids(&self, field: &'static str) -> Result<Vec<u32>, SpecError> {
@@ -148,77 +171,54 @@ impl<'a> Fields<'a> {
             One(u32),
             Many(Vec<u32>),
         }
-        match self.present(field) {
-            None => Ok(Vec::new()),
-            Some(v) => match Ids::deserialize(v) {
-                Ok(Ids::One(id)) => Ok(vec![id]),
-                Ok(Ids::Many(ids)) => Ok(ids),
-                Err(_) => Err(wrong(field, v, "a token id or a list of them")),
-            },
+        let Some(v) = self.present(field) else { return Ok(Vec::new()) };
+        match Ids::deserialize(v) {
+            Ok(Ids::One(id)) => Ok(vec![id]),
+            Ok(Ids::Many(ids)) => Ok(ids),
+            Err(_) => Err(wrong(field, v, "a token id or a list of them")),
         }
     }
 
     fn mixers(&self, layers: usize) -> Result<Vec<Mixer>, SpecError> {
-        let list = self.present("mixer_types").ok_or(SpecError::Missing("mixer_types"))?;
-        let items = list.as_array().ok_or_else(|| wrong("mixer_types", list, "a list of names"))?;
-        let mixers = items
-            .iter()
-            .map(|v| match v.as_str() {
-                Some("minicpm4") => Ok(Mixer::Sparse),
-                Some("lightning-attn" | "lightning_attn" | "lightning") => Ok(Mixer::Lightning),
-                _ => Err(unsupported("mixer_types", v, "minicpm4, lightning-attn, lightning_attn, lightning")),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        if mixers.len() != layers {
-            return Err(SpecError::Unsupported {
-                field: "mixer_types",
-                found: format!("{} entries", mixers.len()),
-                supported: format!("one per layer (num_hidden_layers = {layers})"),
-            });
-        }
+        const FIELD: &str = "mixer_types";
+        let list = self.present(FIELD).ok_or(SpecError::Missing(FIELD))?;
+        let items = list.as_array().ok_or_else(|| wrong(FIELD, list, "a list of names"))?;
+        let mixer = |v: &Value| match v.as_str() {
+            Some("minicpm4") => Ok(Mixer::Sparse),
+            Some("lightning-attn" | "lightning_attn" | "lightning") => Ok(Mixer::Lightning),
+            _ => Err(unsupported(FIELD, v, "minicpm4, lightning-attn, lightning_attn, lightning")),
+        };
+        let mixers = items.iter().map(mixer).collect::<Result<Vec<_>, _>>()?;
+        let one_per_layer = format!("one per layer (num_hidden_layers = {layers})");
+        rule(mixers.len() == layers, FIELD, format_args!("{} entries", mixers.len()), one_per_layer)?;
         Ok(mixers)
     }
 
     fn sparse(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<SparseSpec, SpecError> {
-        let empty = Map::new();
-        let inner = match self.present("sparse_config") {
-            None => &empty,
-            Some(Value::Object(m)) => m,
-            Some(v) => return Err(wrong("sparse_config", v, "an object")),
-        };
-        let c = Fields { map: inner };
+        let c = self.object("sparse_config")?;
         c.absent_or_false("use_nope")?;
         let block = c.count("block_size", Some(64))?;
         let kernel = c.count("kernel_size", Some(32))?;
         let stride = c.count("kernel_stride", Some(16))?;
         let window = c.count("window_size", Some(2048))?;
-        let init_blocks = match c.present("init_blocks") {
-            Some(v) if v.as_u64() == Some(0) => 0,
-            _ => c.count("init_blocks", Some(1))?,
+        let init_blocks = c.count_in(0..=MOST_COUNTED, "init_blocks", Some(1))?;
+        let dense_len = c.count_in(0..=MOST_COUNTED, "dense_len", Some(8192))?;
+        let (local_blocks, chosen) = (window / block, c.count("topk", Some(64))?);
+        let topk = chosen + local_blocks;
+        let divides = |field, found: usize, of: usize, whole: &str| {
+            rule(of.is_multiple_of(found), field, found, format!("a divisor of {whole} = {of}"))
         };
-        let dense_len = match c.present("dense_len") {
-            Some(v) if v.as_u64() == Some(0) => 0,
-            _ => c.count("dense_len", Some(8192))?,
+        let multiple = |field, found: usize, of: usize, part: &str| {
+            rule(found.is_multiple_of(of), field, found, format!("a multiple of {part} = {of}"))
         };
-        let local_blocks = window / block;
-        let topk = c.count("topk", Some(64))? + local_blocks;
-        let rule = |ok: bool, field: &'static str, found: usize, supported: String| {
-            if ok { Ok(()) } else { Err(SpecError::Unsupported { field, found: found.to_string(), supported }) }
-        };
-        rule(
-            heads.is_multiple_of(kv_heads),
-            "num_key_value_heads",
-            kv_heads,
-            format!("a divisor of num_attention_heads = {heads}"),
-        )?;
-        rule(block.is_multiple_of(stride), "kernel_stride", stride, format!("a divisor of block_size = {block}"))?;
-        rule(kernel.is_multiple_of(stride), "kernel_size", kernel, format!("a multiple of kernel_stride = {stride}"))?;
-        rule(window.is_multiple_of(block), "window_size", window, format!("a multiple of block_size = {block}"))?;
-        let forced = init_blocks + local_blocks + 1;
+        divides("num_key_value_heads", kv_heads, heads, "num_attention_heads")?;
+        divides("kernel_stride", stride, block, "block_size")?;
+        multiple("kernel_size", kernel, stride, "kernel_stride")?;
+        multiple("window_size", window, block, "block_size")?;
         // Buffers are as large as the budget; more blocks than a million tokens have are useless.
-        let most = |n: usize| format!("{BUDGET} blocks, topk and window_size / block_size together (they are {n})");
-        rule(topk <= BUDGET, "topk", topk - local_blocks, most(topk))?;
-        rule(topk >= forced, "topk", topk - local_blocks, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
+        let most = format!("{BUDGET} blocks, topk and window_size / block_size together (they are {topk})");
+        rule(topk <= BUDGET, "topk", chosen, most)?;
+        rule(chosen > init_blocks, "topk", chosen, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
         Ok(SparseSpec {
             heads,
             kv_heads,
@@ -238,16 +238,9 @@ impl<'a> Fields<'a> {
 
     /// RoPE's base: at the top level, or where newer exports have it.
     fn theta(&self) -> Result<f64, SpecError> {
-        let nested = match self.present("rope_parameters") {
-            None => 10_000.0,
-            Some(Value::Object(map)) => {
-                let inner = Fields { map };
-                inner.only("rope_type", &["default"])?;
-                inner.number("rope_theta", 10_000.0)?
-            }
-            Some(other) => return Err(unsupported("rope_parameters", other, "an object")),
-        };
-        self.number("rope_theta", nested)
+        let nested = self.object("rope_parameters")?;
+        nested.only("rope_type", &["default"])?;
+        self.number("rope_theta", nested.number("rope_theta", 10_000.0)?)
     }
 
     fn lightning(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<LightningSpec, SpecError> {
@@ -255,20 +248,17 @@ impl<'a> Fields<'a> {
         let kv_heads = self.count("lightning_nkv", Some(kv_heads))?;
         let head_dim = self.count("lightning_head_dim", Some(head_dim))?;
         wide("lightning_head_dim", heads, head_dim)?;
-        if !heads.is_multiple_of(kv_heads) {
-            let supported = format!("a divisor of lightning_nh = {heads}");
-            return Err(SpecError::Unsupported { field: "lightning_nkv", found: kv_heads.to_string(), supported });
-        }
+        let divisor = format!("a divisor of lightning_nh = {heads}");
+        rule(heads.is_multiple_of(kv_heads), "lightning_nkv", kv_heads, divisor)?;
         let rotated = self.flag("lightning_use_rope", true)?;
-        if rotated && !head_dim.is_multiple_of(2) {
-            let supported = "an even number (lanes are rotated in pairs)".into();
-            return Err(SpecError::Unsupported { field: "lightning_head_dim", found: head_dim.to_string(), supported });
-        }
+        let even = "an even number (lanes are rotated in pairs)".into();
+        rule(!rotated || head_dim.is_multiple_of(2), "lightning_head_dim", head_dim, even)?;
         let theta = self.theta()?;
+        let root = (head_dim as f64).powf(-0.5);
         let scale = match self.present("lightning_scale") {
-            None => (head_dim as f64).powf(-0.5),
+            None => root,
             Some(v) => match v.as_str() {
-                Some("1/sqrt(d)") => (head_dim as f64).powf(-0.5),
+                Some("1/sqrt(d)") => root,
                 Some("1/d") => 1.0 / head_dim as f64,
                 // The released code treats every other string as 1.
                 Some("1" | "none") => 1.0,

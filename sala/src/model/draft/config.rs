@@ -1,10 +1,10 @@
 //! `config.json` of an EAGLE-3 head, in every published form (docs/speculative.md §1.1), and the check that the head
 //! fits its model.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::backend::draft::{DraftResidual, DraftShape};
-use crate::core::spec::{MOST_COUNTED, ModelSpec, NUMBERS, NUMBERS_ARE};
+use crate::core::spec::{Fields, MOST_COUNTED, ModelSpec, SpecError, object};
 use crate::model::Recipe;
 
 use super::{DraftError, Result};
@@ -74,68 +74,18 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(DraftError::Refused(reason.into()))
 }
 
-/// Top-level keys, with those of `transformer_layer_config` where the top level has none (`speculators` exports).
-struct Keys {
-    top: Map<String, Value>,
-    nested: Map<String, Value>,
-}
-
-impl Keys {
-    fn new(top: Map<String, Value>) -> Keys {
-        let nested = match top.get("transformer_layer_config") {
-            Some(Value::Object(map)) => map.clone(),
-            _ => Map::new(),
-        };
-        Keys { top, nested }
-    }
-
-    fn get(&self, key: &str) -> Option<&Value> {
-        let found = |m: &'_ Map<String, Value>| m.get(key).is_some_and(|v| !v.is_null());
-        if found(&self.top) { self.top.get(key) } else { self.nested.get(key).filter(|v| !v.is_null()) }
-    }
-
-    fn size(&self, key: &str) -> Result<Option<usize>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(v) => {
-                match v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=MOST_COUNTED).contains(n)) {
-                    Some(n) => Ok(Some(n)),
-                    None => refuse(format!(
-                        "config.json: `{key}` is {v}, a whole number from 1 to {MOST_COUNTED} is needed"
-                    )),
-                }
+impl From<SpecError> for DraftError {
+    fn from(error: SpecError) -> Self {
+        DraftError::Refused(match error {
+            SpecError::Json(cause) => format!("config.json is damaged: {cause}"),
+            SpecError::Missing(field) => format!("config.json has no `{field}`; it is not an EAGLE-3 head's"),
+            SpecError::Type { field, found, expected } => {
+                format!("config.json: `{field}` is {found}, {expected} is needed")
             }
-        }
-    }
-
-    fn required(&self, key: &str) -> Result<usize> {
-        match self.size(key)? {
-            Some(n) => Ok(n),
-            None => refuse(format!("config.json has no `{key}`; it is not an EAGLE-3 head's")),
-        }
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(Value::Bool(b)) => Ok(*b),
-            Some(v) => refuse(format!("config.json: `{key}` is {v}, true or false is needed")),
-        }
-    }
-
-    fn eagle(&self) -> Keys {
-        let top = self.get("eagle_config").and_then(Value::as_object).cloned().unwrap_or_default();
-        Keys { top, nested: Map::new() }
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f64> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(v) => match v.as_f64().filter(|x| NUMBERS.contains(x)) {
-                Some(x) => Ok(x),
-                None => refuse(format!("config.json: `{key}` is {v}, {NUMBERS_ARE} is needed")),
-            },
-        }
+            SpecError::Unsupported { field, found, supported } => {
+                format!("config.json: `{field}` is {found}, {supported} is supported")
+            }
+        })
     }
 }
 
@@ -148,9 +98,9 @@ impl DraftConfig {
 
     /// A sentence about an ambiguous configuration, where published code disagrees on the meaning.
     pub fn assumed(text: &str) -> Option<String> {
-        let Ok(Value::Object(top)) = serde_json::from_str(text) else { return None };
-        let keys = Keys::new(top);
-        (of_speculators(&keys) && keys.get(RESIDUAL).is_none()).then(|| {
+        let map = object(text).ok()?;
+        let (top, keys) = top_and_all(&map);
+        (of_speculators(top) && keys.present(RESIDUAL).is_none()).then(|| {
             format!("its config.json does not say `{RESIDUAL}`: true is taken, as vLLM does of speculators' heads")
         })
     }
@@ -160,35 +110,28 @@ impl DraftConfig {
     /// # Errors
     /// [`DraftError::Refused`] with the reason if the head is of another kind or does not fit the model.
     pub fn from_json(text: &str, model: &ModelSpec, options: &DraftOptions) -> Result<DraftConfig> {
-        let top = match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(map)) => map,
-            Ok(_) => return refuse("config.json is not an object"),
-            Err(e) => return refuse(format!("config.json is damaged: {e}")),
-        };
-        let keys = Keys::new(top);
-        check_kind(&keys)?;
+        let map = object(text)?;
+        let (top, keys) = top_and_all(&map);
+        check_kind(top, keys)?;
 
-        let hidden = keys.required("hidden_size")?;
-        let heads = keys.required("num_attention_heads")?;
-        let kv_heads = keys.size("num_key_value_heads")?.unwrap_or(heads);
-        let head_dim = match keys.size("head_dim")? {
-            Some(d) => d,
-            None => hidden / heads,
-        };
+        let hidden = keys.count("hidden_size", None)?;
+        let heads = keys.count("num_attention_heads", None)?;
+        let kv_heads = keys.count("num_key_value_heads", Some(heads))?;
+        let head_dim = keys.count("head_dim", Some(hidden / heads))?;
         if heads % kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 || heads * head_dim > MOST_COUNTED {
             return refuse(format!(
                 "{heads} query heads, {kv_heads} key heads and a head width of {head_dim} do not go together"
             ));
         }
-        let vocab = keys.required("vocab_size")?;
+        let vocab = keys.count("vocab_size", None)?;
         if vocab != model.vocab {
             return refuse(format!("it was made for a vocabulary of {vocab} tokens, the model has {}", model.vocab));
         }
-        let draft_vocab = keys.size("draft_vocab_size")?.unwrap_or(vocab);
+        let draft_vocab = keys.count("draft_vocab_size", Some(vocab))?;
         if draft_vocab > vocab {
             return refuse(format!("its draft vocabulary of {draft_vocab} is larger than its vocabulary of {vocab}"));
         }
-        let target_hidden = keys.size("target_hidden_size")?.unwrap_or(hidden);
+        let target_hidden = keys.count("target_hidden_size", Some(hidden))?;
         if target_hidden != model.hidden {
             return refuse(format!("it reads streams {target_hidden} wide, the model's are {}", model.hidden));
         }
@@ -198,23 +141,23 @@ impl DraftConfig {
         Ok(DraftConfig {
             shape: DraftShape {
                 hidden,
-                intermediate: keys.required("intermediate_size")?,
+                intermediate: keys.count("intermediate_size", None)?,
                 heads,
                 kv_heads,
                 head_dim,
                 window: options.window,
-                inv_freq: inv_freq(&keys, head_dim, options)?,
+                inv_freq: inv_freq(keys, head_dim, options)?,
             },
             vocab,
             draft_vocab,
-            aux_layers: aux_layers(&keys, model.mixers.len())?,
+            aux_layers: aux_layers(top, keys, model.mixers.len())?,
             target_hidden,
             eps: keys.number("rms_norm_eps", 1e-6)? as f32,
-            residual: match keys.flag(RESIDUAL, of_speculators(&keys))? {
+            residual: match keys.flag(RESIDUAL, of_speculators(top))? {
                 true => DraftResidual::Normed,
                 false => DraftResidual::Stream,
             },
-            fc_norm: fc_norm(&keys)?,
+            fc_norm: fc_norm(keys)?,
             norm_output: keys.flag("norm_output", false)?,
             embed_scale: options.embed_scale,
             logit_scale: keys.number("logit_scale", 1.0)? as f32,
@@ -223,21 +166,27 @@ impl DraftConfig {
     }
 }
 
+/// The top-level keys, and the same with those of `transformer_layer_config` where the top level has none
+/// (`speculators` exports).
+fn top_and_all(map: &serde_json::Map<String, Value>) -> (Fields<'_>, Fields<'_>) {
+    let top = Fields::of(map);
+    (top, top.over(top.present("transformer_layer_config").and_then(Value::as_object)))
+}
+
 /// Refuses any head but a one-layer EAGLE-3 head of the form computed here.
-fn check_kind(keys: &Keys) -> Result<()> {
-    if let Some(names) = keys.top.get("architectures").and_then(Value::as_array) {
+fn check_kind(top: Fields<'_>, keys: Fields<'_>) -> Result<()> {
+    if let Some(names) = top.present("architectures").and_then(Value::as_array) {
         let known =
             |n: &Value| n.as_str().is_some_and(|n| n.to_lowercase().contains("eagle3") || n == "LlamaForCausalLM");
         if !names.is_empty() && !names.iter().any(known) {
             return refuse(format!("architecture {} is not an EAGLE-3 head", Value::Array(names.clone())));
         }
     }
-    if let Some(kind) =
-        keys.top.get("speculators_model_type").filter(|kind| !kind.is_null() && kind.as_str() != Some("eagle3"))
-    {
+    if let Some(kind) = top.present("speculators_model_type").filter(|kind| kind.as_str() != Some("eagle3")) {
         return refuse(format!("config.json: `speculators_model_type` is {kind}, not \"eagle3\""));
     }
-    if let Some(layers) = keys.size("num_hidden_layers")?.filter(|n| *n != 1) {
+    let layers = keys.count("num_hidden_layers", Some(1))?;
+    if layers != 1 {
         return refuse(format!("it has {layers} layers; only one-layer heads are supported"));
     }
     for key in ["attention_bias", "mlp_bias"] {
@@ -245,18 +194,18 @@ fn check_kind(keys: &Keys) -> Result<()> {
             return refuse(format!("`{key}` is set; heads with biases are not supported"));
         }
     }
-    if let Some(act) = keys.get("hidden_act").filter(|a| a.as_str() != Some("silu")) {
+    if let Some(act) = keys.present("hidden_act").filter(|a| a.as_str() != Some("silu")) {
         return refuse(format!("its activation is {act}; only silu is supported"));
     }
-    match keys.eagle().get("use_aux_hidden_state") {
+    match keys.object("eagle_config")?.present("use_aux_hidden_state") {
         Some(Value::Bool(false)) => refuse("it reads a single stream (EAGLE-1); an EAGLE-3 head is needed"),
         _ => Ok(()),
     }
 }
 
-fn fc_norm(keys: &Keys) -> Result<FcNorm> {
-    let eagle = keys.eagle();
-    let set = |key: &str| -> Result<bool> { Ok(keys.flag(key, false)? || eagle.flag(key, false)?) };
+fn fc_norm(keys: Fields<'_>) -> Result<FcNorm> {
+    let eagle = keys.object("eagle_config")?;
+    let set = |key| -> Result<bool> { Ok(keys.flag(key, false)? || eagle.flag(key, false)?) };
     match (set("fc_norm")?, set("norm_before_fc")?) {
         (false, false) => Ok(FcNorm::Off),
         (true, false) => Ok(FcNorm::EachState),
@@ -269,29 +218,25 @@ fn fc_norm(keys: &Keys) -> Result<FcNorm> {
 }
 
 /// Whether a configuration is from vLLM's `speculators`, under any of its names.
-fn of_speculators(keys: &Keys) -> bool {
+fn of_speculators(top: Fields<'_>) -> bool {
     const ARCHITECTURES: [&str; 2] = ["Eagle3Speculator", "Eagle3DraftModel"];
-    let named = keys.top.get("architectures").and_then(Value::as_array).into_iter().flatten();
-    keys.top.get("speculators_model_type").is_some_and(Value::is_string)
+    let named = top.present("architectures").and_then(Value::as_array).into_iter().flatten();
+    top.present("speculators_model_type").is_some_and(Value::is_string)
         || named.filter_map(Value::as_str).any(|name| ARCHITECTURES.contains(&name))
 }
 
 /// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names
 /// none. `speculators` counts inputs, as vLLM does: i is the output of layer i - 1, and 0 the embedding.
-fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
+fn aux_layers(top: Fields<'_>, keys: Fields<'_>, layers: usize) -> Result<Vec<usize>> {
     let name = "eagle_aux_hidden_state_layer_ids";
-    let eagle = keys.eagle();
-    let listed = eagle.get(name).or_else(|| keys.get(name));
-    let ids: Vec<i64> = match listed {
-        None => return Ok(DraftConfig::default_aux_layers(layers)),
-        Some(v) => match v.as_array().map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>()) {
-            Some(Some(ids)) if !ids.is_empty() => ids,
-            _ => {
-                return refuse(format!("config.json: `{name}` is {v}, a list of layers is needed"));
-            }
-        },
+    let Some(listed) = keys.object("eagle_config")?.present(name).or_else(|| keys.present(name)) else {
+        return Ok(DraftConfig::default_aux_layers(layers));
     };
-    let (before, states) = if of_speculators(keys) { (1, "inputs") } else { (0, "hidden states") };
+    let ids = listed.as_array().and_then(|ids| ids.iter().map(Value::as_i64).collect::<Option<Vec<_>>>());
+    let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
+        return refuse(format!("config.json: `{name}` is {listed}, a list of layers is needed"));
+    };
+    let (before, states) = if of_speculators(top) { (1, "inputs") } else { (0, "hidden states") };
     if before == 1 && ids.contains(&0) {
         return refuse(format!("config.json: `{name}` is {ids:?}; 0 is the embedding there, and only layers are read"));
     }
@@ -303,40 +248,30 @@ fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
 }
 
 /// Angle per position of each rotated pair, in f64. An absent base means 10000, not the model's.
-fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<f64>> {
-    let parameters = keys.get("rope_parameters").and_then(Value::as_object).cloned().unwrap_or_default();
-    let nested = Keys { top: parameters.clone(), nested: Map::new() };
+fn inv_freq(keys: Fields<'_>, head_dim: usize, options: &DraftOptions) -> Result<Vec<f64>> {
+    let parameters = keys.object("rope_parameters")?;
     let theta = match options.rope_theta {
         Some(theta) => theta,
-        None => keys.number("rope_theta", nested.number("rope_theta", 10_000.0)?)?,
+        None => keys.number("rope_theta", parameters.number("rope_theta", 10_000.0)?)?,
     };
     let plain: Vec<f64> = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64)).collect();
-    let scaling = match keys.get("rope_scaling").and_then(Value::as_object) {
-        Some(map) => map.clone(),
-        None => parameters,
-    };
-    let kind = scaling
-        .get("rope_type")
-        .or_else(|| scaling.get("type"))
-        .and_then(Value::as_str)
-        .unwrap_or("default")
-        .to_string();
-    let s = Keys { top: scaling, nested: Map::new() };
-    match kind.as_str() {
+    let scaling = if keys.present("rope_scaling").is_some() { keys.object("rope_scaling")? } else { parameters };
+    let kind = scaling.present("rope_type").or_else(|| scaling.present("type")).and_then(Value::as_str);
+    match kind.unwrap_or("default") {
         "default" => Ok(plain),
         "linear" => {
-            let factor = s.number("factor", 1.0)?;
+            let factor = scaling.number("factor", 1.0)?;
             Ok(plain.iter().map(|f| f / factor).collect())
         }
         "llama3" => {
-            let (factor, low, high) =
-                (s.number("factor", 8.0)?, s.number("low_freq_factor", 1.0)?, s.number("high_freq_factor", 4.0)?);
+            let factor = scaling.number("factor", 8.0)?;
+            let (low, high) = (scaling.number("low_freq_factor", 1.0)?, scaling.number("high_freq_factor", 4.0)?);
             if low >= high {
                 return refuse(format!(
                     "config.json: `high_freq_factor` is {high}, more than `low_freq_factor` ({low}) is needed"
                 ));
             }
-            let trained = s.number("original_max_position_embeddings", 8192.0)?;
+            let trained = scaling.number("original_max_position_embeddings", 8192.0)?;
             let scaled = |f: &f64| {
                 let turns = trained * f / std::f64::consts::TAU;
                 let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);

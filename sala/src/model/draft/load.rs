@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use crate::backend::draft::DraftOps;
 use crate::backend::forms::Factor;
-use crate::backend::{Form, WeightView, internal};
+use crate::backend::internal;
 use crate::engine::protocol::{Dtype, Token};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
 
 use super::config::{DraftConfig, FcNorm};
-use super::{DraftError, Result, nvfp4};
+use super::{DraftError, Result};
 
 pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, aux·target_hidden]`
@@ -47,31 +47,8 @@ pub(super) enum Output<B: DraftOps> {
     Model,
 }
 
-enum Plain<'a> {
-    Loaded(LoadedTensor<'a>),
-    /// Dequantised here.
-    Made {
-        name: &'a str,
-        shape: Vec<usize>,
-        dtype: Dtype,
-        data: Vec<u8>,
-    },
-}
-
-impl Plain<'_> {
-    fn view(&self) -> WeightView<'_> {
-        match self {
-            Plain::Loaded(tensor) => tensor.view(),
-            Plain::Made { name, shape, dtype, data } => {
-                WeightView { name, shape, dtype: *dtype, data, file: None, form: Form::Bf16 }
-            }
-        }
-    }
-
-    fn in_form(&self, form: Form) -> WeightView<'_> {
-        WeightView { form, ..self.view() }
-    }
-}
+/// Values of NVFP4 that share a scale.
+const GROUP: usize = 16;
 
 struct Names<'a> {
     tensors: &'a Tensors,
@@ -114,16 +91,16 @@ impl<'a> Names<'a> {
     /// A floating-point tensor, plain or NVFP4, of exactly this shape. `parts` are the (projection, rows), from the
     /// top down, with the scales of an NVFP4 tensor; scales keep the names of the projections even where the weight is
     /// fused.
-    fn get(&'a self, short: &str, shape: &[usize], parts: &[(&str, usize)]) -> Result<Plain<'a>> {
+    fn get(&self, short: &str, shape: &[usize], parts: &[(&str, usize)]) -> Result<LoadedTensor<'a>> {
         let name = self.file_name(&format!("{short}.weight"))?;
-        let plain = if let Ok((safetensors::Dtype::U8, found, bytes)) = self.tensors.raw(name) {
+        let values = if let Ok((safetensors::Dtype::U8, found, bytes)) = self.tensors.raw(name) {
             let [rows, inner] = *shape else {
                 return Err(DraftError::Refused(format!("tensor `{name}` is packed but no matrix")));
             };
             let scales_name = self.file_name(&format!("{short}.weight_scale"))?;
             let (scale_type, scale_shape, scales) = self.tensors.raw(scales_name)?;
-            let groups = inner / nvfp4::GROUP;
-            if inner % nvfp4::GROUP != 0
+            let groups = inner / GROUP;
+            if inner % GROUP != 0
                 || found != [rows, inner / 2]
                 || scale_shape != [rows, groups]
                 || scale_type != safetensors::Dtype::F8_E4M3
@@ -139,7 +116,7 @@ impl<'a> Names<'a> {
                 let scale = self.scalar(&[part, short])?;
                 let packed = rows_of(bytes, row..row + count, inner / 2)?;
                 let scales = rows_of(scales, row..row + count, groups)?;
-                let mut values = nvfp4::dequantise(packed, scales, scale, inner);
+                let mut values = dequantise(packed, scales, scale, inner);
                 if let Some(columns) = self.input_scales(&[part, short], inner)? {
                     let rows = values.chunks_exact_mut(inner);
                     rows.for_each(|row| row.iter_mut().zip(&columns).for_each(|(v, scale)| *v *= scale));
@@ -147,16 +124,16 @@ impl<'a> Names<'a> {
                 data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
                 row += count;
             }
-            Plain::Made { name, shape: shape.into(), dtype: Dtype::F32, data }
+            LoadedTensor::unpacked(name, shape, Dtype::F32, data)
         } else {
-            Plain::Loaded(self.tensors.get(name, shape)?)
+            self.tensors.get(name, shape)?
         };
-        if !finite(plain.view().dtype, plain.view().data) {
+        if !finite(values.view().dtype, values.view().data) {
             return Err(DraftError::Refused(format!(
                 "tensor `{name}` holds values that are not finite; the head was badly converted"
             )));
         }
-        Ok(plain)
+        Ok(values)
     }
 
     /// `weight_scale_2` of the first of the projections that has one.
@@ -181,29 +158,32 @@ impl<'a> Names<'a> {
         let Some(short) = names.find(|n| self.has(n)) else { return Ok(None) };
         let name = self.file_name(&short)?;
         let shape = if self.tensors.shape(name) == Some(&[1, inner][..]) { vec![1, inner] } else { vec![inner] };
-        let wide = self.tensors.get(name, &shape)?.into_f32();
-        let data = wide.view().data;
-        Ok(Some(data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect()))
+        let loaded = self.tensors.get(name, &shape)?;
+        Ok(loaded.view().dtype.floats(loaded.view().data))
     }
 
     /// Row blocks that are one fused tensor or several separate ones: (projection, rows) from the top down.
-    fn stacked(&'a self, fused: &str, parts: &[(&str, usize)], inner: usize) -> Result<Vec<Plain<'a>>> {
-        if !self.has(&format!("{fused}.weight")) {
-            return parts.iter().map(|(name, rows)| self.get(name, &[*rows, inner], &[(name, *rows)])).collect();
-        }
-        let rows = parts.iter().map(|p| p.1).sum();
-        let whole = self.get(fused, &[rows, inner], parts)?;
-        let whole = whole.view();
-        let name = self.file_name(&format!("{fused}.weight"))?;
-        let size = inner * whole.dtype.size();
-        let mut out = Vec::with_capacity(parts.len());
-        let mut row = 0;
-        for (_, count) in parts {
-            let data = rows_of(whole.data, row..row + count, size)?.to_vec();
-            out.push(Plain::Made { name, shape: vec![*count, inner], dtype: whole.dtype, data });
-            row += count;
-        }
-        Ok(out)
+    fn stacked<const N: usize>(
+        &self,
+        fused: &str,
+        parts: [(&str, usize); N],
+        inner: usize,
+    ) -> Result<[LoadedTensor<'a>; N]> {
+        let made: Vec<LoadedTensor<'a>> = if self.has(&format!("{fused}.weight")) {
+            let whole = self.get(fused, &[parts.iter().map(|p| p.1).sum(), inner], &parts)?;
+            let whole = whole.view();
+            let (size, mut row) = (inner * whole.dtype.size(), 0);
+            let part = |(_, count): &(&str, usize)| {
+                let data = rows_of(whole.data, row..row + count, size)?.to_vec();
+                row += count;
+                Ok(LoadedTensor::unpacked(whole.name, &[*count, inner], whole.dtype, data))
+            };
+            parts.iter().map(part).collect::<Result<_>>()?
+        } else {
+            let part = |(name, rows): &(&str, usize)| self.get(name, &[*rows, inner], &[(name, *rows)]);
+            parts.iter().map(part).collect::<Result<_>>()?
+        };
+        Ok(made.try_into().map_err(|_| internal("draft weights", "more or fewer parts than were asked for"))?)
     }
 
     /// Draft id to id of the model's vocabulary: `d2t` holds offsets, `t2d` marks the ids that occur.
@@ -263,6 +243,19 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Rows of `inner` values as f32, `e2m1 · (e4m3 · scale)`. `packed [rows, inner/2]`, the even value in the low half of a
+/// byte; `scales [rows, inner/16]`.
+fn dequantise(packed: &[u8], scales: &[u8], scale: f32, inner: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(packed.len() * 2);
+    for (row, row_scales) in packed.chunks_exact(inner / 2).zip(scales.chunks_exact(inner / GROUP)) {
+        for (group, &s) in row.chunks_exact(GROUP / 2).zip(row_scales) {
+            let s = published::e4m3(s) * scale;
+            out.extend(group.iter().flat_map(|&b| [published::e2m1(b & 15) * s, published::e2m1(b >> 4) * s]));
+        }
+    }
+    out
+}
+
 fn rows_of(data: &[u8], rows: Range<usize>, row_bytes: usize) -> Result<&[u8]> {
     let found = data.get(rows.start * row_bytes..rows.end * row_bytes);
     Ok(found.ok_or_else(|| internal("draft weights", "a matrix with fewer rows than its shape says"))?)
@@ -293,7 +286,7 @@ impl<B: DraftOps> Weights<B> {
         }
         let matrix = |b: &mut B, name: &str, rows: usize, inner: usize| -> Result<B::Matrix> {
             let form = recipe.draft_form(name, inner);
-            Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.in_form(form)])?)
+            Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.in_form(form).view()])?)
         };
         let vector = |b: &mut B, name: &str, n: usize| -> Result<B::Vector> {
             Ok(b.vector(names.get(name, &[n], &[])?.view())?)
@@ -301,15 +294,13 @@ impl<B: DraftOps> Weights<B> {
 
         let to_target = names.to_target(c)?;
         let (qn, kn, vn) = (attn("q_proj"), attn("k_proj"), attn("v_proj"));
-        let qkv = names.stacked(&attn("qkv_proj"), &[(&qn, q), (&kn, kv), (&vn, kv)], 2 * h)?;
-        let [qw, kw, vw] = qkv.as_slice() else {
-            return Err(DraftError::Refused("attention projections are incomplete".into()));
-        };
+        let form = recipe.draft_form(&qn, 2 * h);
+        let qkv = names.stacked(&attn("qkv_proj"), [(&qn, q), (&kn, kv), (&vn, kv)], 2 * h)?;
+        let [qw, kw, vw] = qkv.map(|part| part.in_form(form));
         let (gn, un) = ("midlayer.mlp.gate_proj", "midlayer.mlp.up_proj");
-        let gate_up = names.stacked("midlayer.mlp.gate_up_proj", &[(gn, s.intermediate), (un, s.intermediate)], h)?;
-        let [gate, up] = gate_up.as_slice() else {
-            return Err(DraftError::Refused("MLP projections are incomplete".into()));
-        };
+        let form = recipe.draft_form(gn, h);
+        let gate_up = names.stacked("midlayer.mlp.gate_up_proj", [(gn, s.intermediate), (un, s.intermediate)], h)?;
+        let [gate, up] = gate_up.map(|part| part.in_form(form));
 
         let embed = if names.has("embed_tokens.weight") {
             Some(matrix(b, "embed_tokens", c.vocab, h)?)
@@ -349,13 +340,10 @@ impl<B: DraftOps> Weights<B> {
             fc_norm,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
-            kvq: b.matrix(&[kw, vw, qw].map(|part| part.in_form(recipe.draft_form(&qn, 2 * h))))?,
+            kvq: b.matrix(&[kw.view(), vw.view(), qw.view()])?,
             out: matrix(b, &attn("o_proj"), h, q)?,
             post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
-            gate_up: {
-                let form = recipe.draft_form(gn, h);
-                b.gate_up_matrix(gate.in_form(form), up.in_form(form))?
-            },
+            gate_up: b.gate_up_matrix(gate.view(), up.view())?,
             down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
             norm: vector(b, "norm", h)?,
             embed,
@@ -394,6 +382,15 @@ impl<B: DraftOps> Weights<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn low_half_of_a_byte_is_the_first_value() {
+        let mut packed = [0u8; 8];
+        packed[0] = 0x21; // 0.5, then 1.0
+        packed[7] = 0xf0; // 0.0, then -6.0
+        let got = dequantise(&packed, &[0x40], 0.5, 16); // e4m3 2.0
+        assert_eq!((got.len(), got[0], got[1], got[14], got[15]), (16, 0.5, 1.0, 0.0, -6.0));
+    }
 
     #[test]
     fn rows_that_are_not_there_are_an_error() {
