@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::sequence::{Held, Slot, Task};
+use super::sequence::{Slot, Task};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
@@ -80,12 +80,7 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// The same if only the first `keep` tokens of its state stay.
     fn wants_anew(&self, sequence: SequenceId, keep: usize, length: usize) -> u64 {
-        let limit = self.live.limit();
-        match self.slots.get(&sequence).map(|slot| &slot.held) {
-            Some(Held::InHand) => self.live.wants_anew(&self.backend, keep, length),
-            Some(Held::Aside(aside)) => aside.sequence.wants_anew(&self.backend, keep, length.min(limit)),
-            Some(Held::Nothing) | None => self.sequence_bytes,
-        }
+        self.state(sequence).map_or(self.sequence_bytes, |state| state.wants_anew(&self.backend, keep, length))
     }
 
     /// The context length of a job, on which its reservation is based: as requested, or as memory allows.
@@ -94,7 +89,7 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(match self.backend.room().map_err(ModelError::from)? {
             Some(free) => {
                 let left = free.saturating_sub(self.promised(job.sequence));
-                self.live.longest(&self.backend, all, left)
+                self.live.sequence().longest(&self.backend, all, left)
             }
             None => all,
         })
@@ -237,7 +232,7 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             let length = self.live.position() + rows;
             let left = self.backend.room().map_err(ModelError::from)?.unwrap_or_default();
-            self.report_waiting(id, length, self.live.wants(&self.backend, length), left, others);
+            self.report_waiting(id, length, self.live.sequence().wants(&self.backend, length), left, others);
             return Ok(false);
         }
     }

@@ -7,7 +7,7 @@ use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::engine::protocol::{EngineEvent, MAIN, RowSource, SequenceId};
-use crate::model::Live;
+use crate::model::{Live, Sequence};
 
 /// Minimum number of tokens to share from another sequence: fewer are read sooner, and take almost no memory.
 const WORTH_SHARING: usize = 1_024;
@@ -15,12 +15,17 @@ const WORTH_SHARING: usize = 1_024;
 const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
 
 impl<B: DraftOps> Worker<'_, B> {
-    pub(super) fn position(&self, sequence: SequenceId) -> usize {
-        match self.slots.get(&sequence).map(|slot| &slot.held) {
-            Some(Held::InHand) => self.live.position(),
-            Some(Held::Aside(aside)) => aside.sequence.position(),
-            Some(Held::Nothing) | None => 0,
+    /// The state of a sequence; `None` while it has no memory.
+    pub(super) fn state(&self, sequence: SequenceId) -> Option<&Sequence<B>> {
+        match &self.slots.get(&sequence)?.held {
+            Held::InHand => Some(self.live.sequence()),
+            Held::Aside(aside) => Some(&aside.sequence),
+            Held::Nothing => None,
         }
+    }
+
+    pub(super) fn position(&self, sequence: SequenceId) -> usize {
+        self.state(sequence).map_or(0, Sequence::position)
     }
 
     /// Another sequence with the longest common prefix, and its length, if that exceeds the `keep` tokens that stay.
@@ -31,15 +36,8 @@ impl<B: DraftOps> Worker<'_, B> {
         rows: &[Arc<dyn RowSource>],
     ) -> Option<(SequenceId, usize)> {
         let least = usize::try_from(keep).unwrap_or(usize::MAX).saturating_add(WORTH_SHARING);
-        let others = self.slots.iter().filter(|(id, _)| **id != asker);
-        let lends = others.map(|(id, slot)| {
-            let tokens = match &slot.held {
-                Held::InHand => self.live.lends(&self.backend, rows),
-                Held::Aside(aside) => aside.sequence.lends(&self.backend, rows),
-                Held::Nothing => 0,
-            };
-            (*id, tokens)
-        });
+        let others = self.slots.keys().filter(|id| **id != asker);
+        let lends = others.map(|id| (*id, self.state(*id).map_or(0, |state| state.lends(&self.backend, rows))));
         lends.filter(|(_, tokens)| *tokens >= least).max_by_key(|(_, tokens)| *tokens)
     }
 
@@ -136,7 +134,7 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     pub(super) fn has_state(&self, sequence: SequenceId) -> bool {
-        self.slots.get(&sequence).is_some_and(|slot| !matches!(slot.held, Held::Nothing))
+        self.state(sequence).is_some()
     }
 
     pub(super) fn evict_for(&mut self, asker: SequenceId) -> Result<(), DecodeError> {

@@ -58,7 +58,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         events: &'c Sender<EngineEvent>,
     ) -> Self {
         let slots = BTreeMap::from([(MAIN, Slot::new(Held::InHand))]);
-        let sequence_bytes = backend.memory().state + live.wants(&backend, 1);
+        let sequence_bytes = backend.memory().state + live.sequence().wants(&backend, 1);
         Worker {
             backend,
             model,

@@ -75,16 +75,6 @@ struct Bufs<B: DraftOps> {
     mid: B::Buf,
     /// `[1, draft_vocab]`
     logits: B::Buf,
-    /// Auxiliary hidden states of given tokens. `[READ_ROWS, aux·target_hidden]`
-    read: B::Buf,
-    /// Waiting ones. `[PENDING_ROWS, aux·target_hidden]`
-    aux_hidden: B::Buf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AuxRows {
-    Read,
-    Waiting,
 }
 
 pub struct DraftHead<B: DraftOps> {
@@ -93,40 +83,44 @@ pub struct DraftHead<B: DraftOps> {
     config: DraftConfig,
     weights: Weights<B>,
     bufs: Bufs<B>,
+    /// Auxiliary hidden states of given tokens. `[READ_ROWS, aux·target_hidden]`
+    read: B::Buf,
+    now: DraftWindow<B>,
+    assumed: Option<String>,
+}
+
+/// A head's state of one conversation.
+pub struct DraftWindow<B: DraftOps> {
     window: B::Window,
     /// Rows of positions `first..next` are in the window.
     first: usize,
     next: usize,
-    /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
+    /// Auxiliary hidden states of positions `next..next + waiting`. `[PENDING_ROWS, aux·target_hidden]`
+    aux_hidden: B::Buf,
     waiting: usize,
     ahead: usize,
-    assumed: Option<String>,
 }
 
-/// A head's state of a conversation that is swapped out ([`DraftHead::swap`]).
-pub struct DraftWindow<B: DraftOps> {
-    window: B::Window,
-    aux_hidden: B::Buf,
-    first: usize,
-    next: usize,
-    waiting: usize,
-    ahead: usize,
+impl<B: DraftOps> DraftWindow<B> {
+    fn new(b: &mut B, config: &DraftConfig) -> Result<Self> {
+        let aux_hidden = b.draft_buf(PENDING_ROWS, config.aux_width(), BufKind::Activation)?;
+        let window = b.draft_window(&config.shape)?;
+        Ok(DraftWindow { window, first: 0, next: 0, aux_hidden, waiting: 0, ahead: 0 })
+    }
+
+    fn reset(&mut self, position: usize) {
+        (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
+    }
 }
 
 impl<B: DraftOps> DraftHead<B> {
     pub fn another(&self, b: &mut B) -> Result<DraftWindow<B>> {
-        let aux_hidden = b.draft_buf(PENDING_ROWS, self.aux_width(), BufKind::Activation)?;
-        let window = b.draft_window(&self.config.shape)?;
-        Ok(DraftWindow { window, aux_hidden, first: 0, next: 0, waiting: 0, ahead: 0 })
+        DraftWindow::new(b, &self.config)
     }
 
+    /// Exchanges the current conversation with another.
     pub fn swap(&mut self, other: &mut DraftWindow<B>) {
-        std::mem::swap(&mut self.window, &mut other.window);
-        std::mem::swap(&mut self.bufs.aux_hidden, &mut other.aux_hidden);
-        std::mem::swap(&mut self.first, &mut other.first);
-        std::mem::swap(&mut self.next, &mut other.next);
-        std::mem::swap(&mut self.waiting, &mut other.waiting);
-        std::mem::swap(&mut self.ahead, &mut other.ahead);
+        std::mem::swap(&mut self.now, other);
     }
 
     pub fn name(&self) -> &str {
@@ -157,21 +151,16 @@ impl<B: DraftOps> DraftHead<B> {
     }
 
     pub fn window(&self) -> &B::Window {
-        &self.window
-    }
-
-    /// Width of the auxiliary hidden states of a row.
-    pub fn aux_width(&self) -> usize {
-        self.config.aux_layers.len() * self.config.target_hidden
+        &self.now.window
     }
 
     pub fn reset(&mut self, position: usize) {
-        (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
+        self.now.reset(position);
     }
 
     /// Whether it has the last accepted row of a state of `position` tokens, and so can draft.
     pub fn ready(&self, position: usize) -> bool {
-        self.waiting > 0 && self.next + self.waiting == position
+        self.now.waiting > 0 && self.now.next + self.now.waiting == position
     }
 
     /// Adds a prefilled chunk: `aux_hidden` are the streams of positions `start..start + rows`, `history` is every
@@ -188,13 +177,13 @@ impl<B: DraftOps> DraftHead<B> {
         following: usize,
     ) -> Result<()> {
         if following >= self.config.shape.window {
-            self.reset(start + rows);
+            self.now.reset(start + rows);
             return Ok(());
         }
-        if self.next + self.waiting == start {
+        if self.now.next + self.now.waiting == start {
             self.flush(b, tables, history)?;
         } else {
-            self.reset(start);
+            self.now.reset(start);
         }
         let Some(known) = rows.checked_sub(1) else {
             return Ok(());
@@ -203,15 +192,15 @@ impl<B: DraftOps> DraftHead<B> {
             return Ok(());
         };
         for (first, tokens) in (0..known).step_by(READ_ROWS).zip(tokens.chunks(READ_ROWS)) {
-            b.draft_seek(tokens, start + first, self.first)?;
-            b.draft_copy(&mut self.bufs.read, 0, aux_hidden, first..first + tokens.len())?;
+            b.draft_seek(tokens, start + first, self.now.first)?;
+            b.draft_copy(&mut self.read, 0, aux_hidden, first..first + tokens.len())?;
             let pass = Pass::Prefill { rows: tokens.len() };
-            let (c, window) = (&self.config, &mut self.window);
-            self.weights.project_rows(b, c, &mut self.bufs, AuxRows::Read, tables, window, pass)?;
+            let (c, window) = (&self.config, &mut self.now.window);
+            self.weights.project_rows(b, c, &mut self.bufs, &self.read, tables, window, pass)?;
         }
-        self.next = start + known;
-        b.draft_copy(&mut self.bufs.aux_hidden, 0, aux_hidden, known..rows)?;
-        self.waiting = 1;
+        self.now.next = start + known;
+        b.draft_copy(&mut self.now.aux_hidden, 0, aux_hidden, known..rows)?;
+        self.now.waiting = 1;
         Ok(())
     }
 
@@ -226,43 +215,37 @@ impl<B: DraftOps> DraftHead<B> {
         start: usize,
         history: &[Token],
     ) -> Result<()> {
-        self.ahead = 0;
-        if self.next + self.waiting != start {
-            self.reset(start);
+        self.now.ahead = 0;
+        if self.now.next + self.now.waiting != start {
+            self.now.reset(start);
         }
-        if self.waiting + rows.len() > PENDING_ROWS {
+        if self.now.waiting + rows.len() > PENDING_ROWS {
             self.flush(b, tables, history)?;
         }
         let kept = rows.len();
-        b.draft_copy(&mut self.bufs.aux_hidden, self.waiting, aux_hidden, rows)?;
-        self.waiting += kept;
+        b.draft_copy(&mut self.now.aux_hidden, self.now.waiting, aux_hidden, rows)?;
+        self.now.waiting += kept;
         Ok(())
     }
 
     fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
-        self.flush_rows(b, tables, history, self.waiting)
+        self.flush_rows(b, tables, history, self.now.waiting)
     }
 
     fn flush_rows(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token], rows: usize) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }
-        let Some(tokens) = history.get(self.next + 1..self.next + 1 + rows) else {
-            self.reset(self.next + self.waiting);
+        let Some(tokens) = history.get(self.now.next + 1..self.now.next + 1 + rows) else {
+            self.now.reset(self.now.next + self.now.waiting);
             return Ok(());
         };
-        b.draft_seek(tokens, self.next, self.first)?;
-        self.weights.project_rows(
-            b,
-            &self.config,
-            &mut self.bufs,
-            AuxRows::Waiting,
-            tables,
-            &mut self.window,
-            Pass::Verify { rows },
-        )?;
-        self.next += rows;
-        self.waiting -= rows;
+        b.draft_seek(tokens, self.now.next, self.now.first)?;
+        let DraftWindow { window, aux_hidden, .. } = &mut self.now;
+        let pass = Pass::Verify { rows };
+        self.weights.project_rows(b, &self.config, &mut self.bufs, aux_hidden, tables, window, pass)?;
+        self.now.next += rows;
+        self.now.waiting -= rows;
         Ok(())
     }
 
@@ -272,34 +255,31 @@ impl<B: DraftOps> DraftHead<B> {
     /// # Errors
     /// The device; [`DraftError::Refused`] if the head is not ready.
     pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<TopLogits> {
-        let rows = self.waiting;
-        let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
-            Some(tokens) if rows > 0 => tokens,
-            _ => {
-                return Err(DraftError::Refused("its window does not reach to the last token".into()));
-            }
+        let rows = self.now.waiting;
+        let tokens = history.get(self.now.next + 1..self.now.next + 1 + rows).filter(|tokens| !tokens.is_empty());
+        let Some(tokens) = tokens else {
+            return Err(DraftError::Refused("its window does not reach to the last token".into()));
         };
-        b.draft_seek(tokens, self.next, self.first)?;
-        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
+        b.draft_seek(tokens, self.now.next, self.now.first)?;
+        let (w, c, bufs) = (&self.weights, &self.config, &mut self.bufs);
+        let DraftWindow { window, aux_hidden, .. } = &mut self.now;
         let pass = Pass::Verify { rows };
         b.step(StepKey::DraftExtend(rows), &mut |b| {
-            w.project_rows(b, c, bufs, AuxRows::Waiting, tables, window, pass)?;
+            w.project_rows(b, c, bufs, aux_hidden, tables, window, pass)?;
             b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
             w.layer(b, c, bufs, tables, window, pass)
         })?;
-        self.next += rows;
-        self.waiting = 0;
-        self.ahead = 0;
+        (self.now.next, self.now.waiting, self.now.ahead) = (self.now.next + rows, 0, 0);
         self.predicted(b)
     }
 
     /// Drafts once more: `token` is the draft (or the choice) made from the last prediction. Returns the prediction
     /// after it.
     pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<TopLogits> {
-        b.draft_seek(&[token], self.next + self.ahead, self.first)?;
-        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
+        b.draft_seek(&[token], self.now.next + self.now.ahead, self.now.first)?;
+        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.now.window);
         b.step(StepKey::Draft, &mut |b| w.recurse(b, c, bufs, tables, window))?;
-        self.ahead += 1;
+        self.now.ahead += 1;
         self.predicted(b)
     }
 

@@ -10,9 +10,11 @@ mod load;
 use crate::backend::{Backend, HeadRows, Mlp, NextOp, Pass, Result as BackendResult, internal};
 use crate::core::spec::ModelSpec;
 
-use super::parts::{LayerState, MixBufs, Workspace};
+use super::parts::{Layers, MixBufs, Workspace};
 
 struct Layer<B: Backend> {
+    /// Its number among the layers of its kind.
+    nth: usize,
     input_norm: B::Vector,
     /// q, k, v and gate, stacked. `[projection_width, hidden]`
     qkv: B::Matrix,
@@ -91,11 +93,11 @@ impl<B: Backend> Model<B> {
     }
 
     /// Binds the sequences' states to the device for the next verify pass, layer by layer.
-    pub(super) fn bind(&self, b: &mut B, sequences: &mut [&mut [LayerState<B>]]) -> BackendResult<()> {
+    pub(super) fn bind(&self, b: &mut B, sequences: &mut [&mut Layers<B>]) -> BackendResult<()> {
         for (i, w) in self.layers.iter().enumerate() {
             match &w.mixer {
-                MixerWeights::Sparse => b.bind_caches(i, &mut caches_of(sequences, i)?)?,
-                MixerWeights::Lightning { .. } => b.bind_states(i, &mut states_of(sequences, i)?)?,
+                MixerWeights::Sparse => b.bind_caches(i, &mut caches_of(sequences, w.nth)?)?,
+                MixerWeights::Lightning { .. } => b.bind_states(i, &mut states_of(sequences, w.nth)?)?,
             }
         }
         Ok(())
@@ -106,7 +108,7 @@ impl<B: Backend> Model<B> {
         &self,
         b: &mut B,
         work: &mut Workspace<B>,
-        sequences: &mut [&mut [LayerState<B>]],
+        sequences: &mut [&mut Layers<B>],
         pass: Pass,
         wanted: Wanted,
         probe: Option<&mut Probe<'_, B>>,
@@ -133,7 +135,7 @@ impl<B: Backend> Model<B> {
         for (i, w) in self.layers.iter().enumerate() {
             match &w.mixer {
                 MixerWeights::Sparse => {
-                    let mut caches = caches_of(sequences, i)?;
+                    let mut caches = caches_of(sequences, w.nth)?;
                     let Some((MixBufs { x, o }, selection)) = sparse.as_mut() else {
                         return Err(internal("forward", "a sparse layer without its buffers"));
                     };
@@ -155,7 +157,7 @@ impl<B: Backend> Model<B> {
                     b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
                 MixerWeights::Lightning { q_norm, k_norm, output_norm } => {
-                    let mut states = states_of(sequences, i)?;
+                    let mut states = states_of(sequences, w.nth)?;
                     let Some(MixBufs { x, o }) = lightning.as_mut() else {
                         return Err(internal("forward", "a lightning layer without its buffers"));
                     };
@@ -196,7 +198,7 @@ impl<B: Backend> Model<B> {
         &self,
         b: &mut B,
         work: &mut Workspace<B>,
-        sequences: &mut [&mut [LayerState<B>]],
+        sequences: &mut [&mut Layers<B>],
         pass: Pass,
     ) -> BackendResult<()> {
         if let Some((_, selection)) = &mut work.sparse {
@@ -214,24 +216,15 @@ impl<B: Backend> Model<B> {
     }
 }
 
-fn caches_of<'a, B: Backend>(
-    sequences: &'a mut [&mut [LayerState<B>]],
-    layer: usize,
-) -> BackendResult<Vec<&'a mut B::Cache>> {
-    let caches = sequences.iter_mut().map(|layers| match layers.get_mut(layer) {
-        Some(LayerState::Sparse(cache)) => Ok(cache),
-        Some(LayerState::Lightning(_)) | None => Err(internal("forward", "a sparse layer has no cache")),
-    });
-    caches.collect()
+fn caches_of<'a, B: Backend>(sequences: &'a mut [&mut Layers<B>], nth: usize) -> BackendResult<Vec<&'a mut B::Cache>> {
+    let missing = || internal("forward", "a sparse layer has no cache");
+    sequences.iter_mut().map(|layers| layers.caches.get_mut(nth).ok_or_else(missing)).collect()
 }
 
 fn states_of<'a, B: Backend>(
-    sequences: &'a mut [&mut [LayerState<B>]],
-    layer: usize,
+    sequences: &'a mut [&mut Layers<B>],
+    nth: usize,
 ) -> BackendResult<Vec<&'a mut B::Recurrent>> {
-    let states = sequences.iter_mut().map(|layers| match layers.get_mut(layer) {
-        Some(LayerState::Lightning(state)) => Ok(state),
-        Some(LayerState::Sparse(_)) | None => Err(internal("forward", "a lightning layer has no state")),
-    });
-    states.collect()
+    let missing = || internal("forward", "a lightning layer has no state");
+    sequences.iter_mut().map(|layers| layers.states.get_mut(nth).ok_or_else(missing)).collect()
 }

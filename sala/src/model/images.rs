@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::parts::{LayerState, Phase, Sequence};
+use super::parts::{Phase, Sequence};
 use super::state::Live;
 use super::{ModelError, Result};
 use crate::backend::{Backend, BackendError, ROW_ARRAYS, layer_tensor, row_ranges};
@@ -19,31 +19,23 @@ impl<B: Backend> Live<B> {
             let reason = format!("{positions:?} of {} tokens", self.now.position);
             return Err(ModelError::Order { op: "export_rows", reason });
         }
-        let sparse = self.now.layers.iter().enumerate().filter_map(|(i, layer)| match layer {
-            LayerState::Sparse(cache) => Some((i, cache)),
-            LayerState::Lightning(_) => None,
-        });
-        let (layers, caches): (Vec<usize>, Vec<&B::Cache>) = sparse.unzip();
+        let caches: Vec<&B::Cache> = self.now.layers.caches.iter().collect();
         let rows = b.read_all_rows(&caches, positions.clone())?;
-        let of_layer = |(layer, arrays): (usize, Vec<ImageTensor>)| {
+        let of_layer = |(layer, arrays): (&usize, Vec<ImageTensor>)| {
+            let layer = *layer;
             arrays.into_iter().map(move |tensor| ImageTensor { name: layer_tensor(&tensor.name, layer), ..tensor })
         };
-        let tensors = layers.into_iter().zip(rows).flat_map(of_layer).collect();
+        let tensors = self.work.sparse_layers.iter().zip(rows).flat_map(of_layer).collect();
         Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors, segment: None })
     }
 
     /// The recurrent states at the current position, for saving; bytes as in [`Live::export_rows`]. Folds first.
     pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
         self.fold(b)?;
-        let lightning = self.now.layers.iter().enumerate().filter_map(|(i, layer)| match layer {
-            LayerState::Lightning(state) => Some((i, state)),
-            LayerState::Sparse(_) => None,
-        });
-        let (layers, states): (Vec<usize>, Vec<&B::Recurrent>) = lightning.unzip();
-        let images = b.read_states(&states)?;
+        let images = b.read_states(&self.now.layers.states.iter().collect::<Vec<_>>())?;
         let of_layer =
-            |(layer, image): (usize, ImageTensor)| ImageTensor { name: layer_tensor("state", layer), ..image };
-        let tensors = layers.into_iter().zip(images).map(of_layer).collect();
+            |(layer, image): (&usize, ImageTensor)| ImageTensor { name: layer_tensor("state", *layer), ..image };
+        let tensors = self.work.lightning_layers.iter().zip(images).map(of_layer).collect();
         Ok(CheckpointImage { position: self.now.position as u64, tensors })
     }
 
@@ -87,8 +79,8 @@ impl<B: Backend> Live<B> {
             }
             length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
         }
-        if length > self.work.limit {
-            return Err(ModelError::Context { needed: length, limit: self.work.limit });
+        if length > self.now.limit {
+            return Err(ModelError::Context { needed: length, limit: self.now.limit });
         }
         match end {
             Some(end) if end.position != length as u64 => {
@@ -114,7 +106,7 @@ impl<B: Backend> Live<B> {
             0 => {
                 // Rows still in flight would overwrite those of this path.
                 b.sync_rows(keep)?;
-                b.own_rows(&mut LayerState::caches(&mut self.now.layers), keep)?;
+                b.own_rows(&mut self.now.layers.caches(), keep)?;
                 rows
             }
             _ => {
@@ -124,13 +116,11 @@ impl<B: Backend> Live<B> {
             }
         };
         self.reserve(b, length)?;
-        let (mut caches, mut states) = (Vec::new(), Vec::new());
-        for (i, layer) in self.now.layers.iter_mut().enumerate() {
-            match layer {
-                LayerState::Sparse(cache) => caches.push((i, cache)),
-                LayerState::Lightning(state) => states.push((state, end.and_then(|end| state_of(end, i)))),
-            }
-        }
+        let layers = &mut self.now.layers;
+        let states = layers.states.iter_mut().zip(&self.work.lightning_layers);
+        let mut states: Vec<_> =
+            states.map(|(state, layer)| (state, end.and_then(|end| state_of(end, *layer)))).collect();
+        let mut caches: Vec<_> = self.work.sparse_layers.iter().copied().zip(&mut layers.caches).collect();
         b.write_states(&mut states)?;
         if !coming.is_empty() {
             b.restore_rows(&mut caches, coming)?;
@@ -148,7 +138,7 @@ impl<B: Backend> Live<B> {
         let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
         let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
         let ranges = row_ranges(spec, &(start..start + rows));
-        for (layer, _) in self.now.layers.iter().enumerate().filter(|(_, l)| matches!(l, LayerState::Sparse(_))) {
+        for layer in self.work.sparse_layers.iter().copied() {
             for (name, rows) in ROW_ARRAYS.into_iter().zip(&ranges) {
                 let (name, belongs) = (layer_tensor(name, layer), [rows.len(), spec.kv_heads, spec.head_dim]);
                 match feed.array(&name) {
@@ -167,7 +157,7 @@ impl<B: Backend> Live<B> {
     fn check_end(&self, keep: usize, rows: &[Arc<dyn RowSource>], end: Option<&CheckpointImage>) -> Result<()> {
         let spec = &self.work.lightning_spec;
         let belongs = [spec.heads, spec.head_dim, spec.head_dim];
-        for (layer, _) in self.now.layers.iter().enumerate().filter(|(_, l)| matches!(l, LayerState::Lightning(_))) {
+        for layer in self.work.lightning_layers.iter().copied() {
             let found = match end.and_then(|end| state_of(end, layer)) {
                 Some(t) if t.shape == belongs && t.dtype == Dtype::F32 => continue,
                 Some(t) => format!("{:?} {:?}", t.shape, t.dtype),
@@ -195,7 +185,7 @@ impl<B: Backend> Live<B> {
         }
         self.now.named.cut(0);
         b.sync_rows(0)?;
-        let (mut to, mut from) = (LayerState::caches(&mut self.now.layers), LayerState::caches(&mut lender.layers));
+        let (mut to, mut from) = (self.now.layers.caches(), lender.layers.caches());
         b.copy_rows(&mut to, &mut from, lent)?;
         self.now.named = lender.named.clone();
         self.now.named.cut(lent);

@@ -21,14 +21,10 @@ impl<B: Backend> Live<B> {
                 return Err(ModelError::Order { op: "add_mass", reason });
             }
         }
-        match &mut self.work.sparse {
-            Some((_, selection)) => {
-                let (first, position) = (self.now.first_row, self.now.position + rows.start);
-                let rows = first + rows.start..first + rows.end;
-                Ok(b.add_mass(selection, &self.work.sparse_spec, rows, position, of)?)
-            }
-            None => Ok(()),
-        }
+        let Some((_, selection)) = &mut self.work.sparse else { return Ok(()) };
+        let (first, position) = (self.now.first_row, self.now.position + rows.start);
+        let rows = first + rows.start..first + rows.end;
+        Ok(b.add_mass(selection, &self.work.sparse_spec, rows, position, of)?)
     }
 
     /// Later prefill passes do not attend to these blocks of the sparse layers; an empty list shows all blocks again.
@@ -39,29 +35,21 @@ impl<B: Backend> Live<B> {
     }
 
     pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
-        match &mut self.work.sparse {
-            Some((_, selection)) => Ok(b.reset_mass(selection)?),
-            None => Ok(()),
-        }
+        let Some((_, selection)) = &mut self.work.sparse else { return Ok(()) };
+        Ok(b.reset_mass(selection)?)
     }
 
     /// One of the sums, a value a KV block; empty without sparse layers. Waits.
     pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
-        match &self.work.sparse {
-            Some((_, selection)) => Ok(b.read_mass(selection, of)?),
-            None => Ok(Vec::new()),
-        }
+        let Some((_, selection)) = &self.work.sparse else { return Ok(Vec::new()) };
+        Ok(b.read_mass(selection, of)?)
     }
 
     /// Attention mass of each of the first `rows` rows of the last verify pass, before its advance: a value a KV
     /// block, in units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
     pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
-        match &self.work.sparse {
-            Some((_, selection)) => {
-                let blocks = (self.now.position + rows).div_ceil(self.work.sparse_spec.block);
-                Ok(b.read_row_mass(selection, self.now.first_row..self.now.first_row + rows, blocks)?)
-            }
-            None => Ok(Vec::new()),
-        }
+        let Some((_, selection)) = &self.work.sparse else { return Ok(Vec::new()) };
+        let blocks = (self.now.position + rows).div_ceil(self.work.sparse_spec.block);
+        Ok(b.read_row_mass(selection, self.now.first_row..self.now.first_row + rows, blocks)?)
     }
 }

@@ -17,9 +17,10 @@ pub(super) struct MixBufs<B: Backend> {
     pub(super) o: B::Buf,
 }
 
-pub(super) enum LayerState<B: Backend> {
-    Sparse(B::Cache),
-    Lightning(B::Recurrent),
+/// The state of all layers of a sequence, by kind, in the order of the layers.
+pub(super) struct Layers<B: Backend> {
+    pub(super) caches: Vec<B::Cache>,
+    pub(super) states: Vec<B::Recurrent>,
 }
 
 pub(super) struct AuxHidden<B: Backend> {
@@ -36,7 +37,9 @@ pub(super) enum Phase {
 }
 
 pub struct Sequence<B: Backend> {
-    pub(super) layers: Vec<LayerState<B>>,
+    pub(super) layers: Layers<B>,
+    /// Most tokens.
+    pub(super) limit: usize,
     pub(super) sums: Option<B::Sums>,
     pub(super) place: Place,
     pub(super) position: usize,
@@ -61,38 +64,29 @@ pub(super) struct Workspace<B: Backend> {
     pub(super) aux_hidden: Option<AuxHidden<B>>,
     pub(super) sparse_spec: SparseSpec,
     pub(super) lightning_spec: LightningSpec,
-    pub(super) limit: usize,
+    /// Numbers of the sparse and of the lightning layers.
+    pub(super) sparse_layers: Vec<usize>,
+    pub(super) lightning_layers: Vec<usize>,
     /// The current sequence's last prefill pass, if it has an output, for [`Live::prefill_logits`].
     pub(super) last_prefill: Option<Pass>,
 }
 
-impl<B: Backend> LayerState<B> {
-    pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
-        let sparse = spec.mixers.iter().filter(|mixer| **mixer == Mixer::Sparse).count();
-        let mut caches = match sparse {
+pub(super) fn layers_of(spec: &ModelSpec, kind: Mixer) -> Vec<usize> {
+    (0..).zip(&spec.mixers).filter(|(_, mixer)| **mixer == kind).map(|(layer, _)| layer).collect()
+}
+
+impl<B: Backend> Layers<B> {
+    pub(super) fn new(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Self> {
+        let caches = match layers_of(spec, Mixer::Sparse).len() {
             0 => Vec::new(),
-            _ => b.caches(&spec.sparse, limit, sparse)?,
-        }
-        .into_iter();
-        let mut layers = Vec::with_capacity(spec.mixers.len());
-        for mixer in &spec.mixers {
-            layers.push(match mixer {
-                Mixer::Sparse => {
-                    let cache = caches.next();
-                    LayerState::Sparse(cache.ok_or_else(|| internal("caches", "fewer caches than sparse layers"))?)
-                }
-                Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
-            });
-        }
-        Ok(layers)
+            sparse => b.caches(&spec.sparse, limit, sparse)?,
+        };
+        let states = layers_of(spec, Mixer::Lightning).into_iter().map(|_| b.recurrent(&spec.lightning));
+        Ok(Layers { caches, states: states.collect::<Result<_, _>>()? })
     }
 
-    pub(super) fn caches(layers: &mut [Self]) -> Vec<&mut B::Cache> {
-        let caches = layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Sparse(cache) => Some(cache),
-            LayerState::Lightning(_) => None,
-        });
-        caches.collect()
+    pub(super) fn caches(&mut self) -> Vec<&mut B::Cache> {
+        self.caches.iter_mut().collect()
     }
 }
 
@@ -128,9 +122,19 @@ impl<B: Backend> LayerRows<B> {
 }
 
 impl<B: Backend> Sequence<B> {
-    pub(super) fn empty(layers: Vec<LayerState<B>>, sums: Option<B::Sums>, place: Place) -> Self {
-        let named = Named::default();
-        Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0, named }
+    pub(super) fn empty(layers: Layers<B>, limit: usize, sums: Option<B::Sums>, place: Place) -> Self {
+        Sequence {
+            layers,
+            limit,
+            sums,
+            place,
+            position: 0,
+            pending: 0,
+            phase: Phase::Synced,
+            segment: 0,
+            first_row: 0,
+            named: Named::default(),
+        }
     }
 
     pub fn position(&self) -> usize {
@@ -139,25 +143,17 @@ impl<B: Backend> Sequence<B> {
 
     /// Bytes that a context of `length` tokens (at most the limit) needs beyond the present ones.
     pub fn wants(&self, b: &B, length: usize) -> u64 {
-        self.in_caches(|cache| b.wants(cache, length))
+        self.layers.caches.iter().map(|cache| b.wants(cache, length.min(self.limit))).sum()
     }
 
     /// The same if only the first `keep` tokens stay.
     pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
-        self.in_caches(|cache| b.wants_anew(cache, keep, length))
-    }
-
-    fn in_caches(&self, bytes: impl Fn(&B::Cache) -> u64) -> u64 {
-        let caches = self.layers.iter().map(|layer| match layer {
-            LayerState::Sparse(cache) => bytes(cache),
-            LayerState::Lightning(_) => 0,
-        });
-        caches.sum()
+        self.layers.caches.iter().map(|cache| b.wants_anew(cache, keep, length.min(self.limit))).sum()
     }
 
     /// The longest context up to `length` tokens that needs at most `free` more bytes; at least the present one.
     pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
-        let (mut fits, mut beyond) = (self.position, length + 1);
+        let (mut fits, mut beyond) = (self.position, length.min(self.limit) + 1);
         while fits + 1 < beyond {
             let middle = fits + (beyond - fits) / 2;
             if self.wants(b, middle) <= free { fits = middle } else { beyond = middle }
@@ -168,10 +164,7 @@ impl<B: Backend> Sequence<B> {
     /// Number of positions of the path `rows` that this sequence can lend: it has them under the same names. 0 while
     /// any of its own rows are in flight, because lending moves its memory and they would arrive at the old place.
     pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
-        let there = self.layers.iter().all(|layer| match layer {
-            LayerState::Sparse(cache) => b.rows_are_there(cache),
-            LayerState::Lightning(_) => true,
-        });
+        let there = self.layers.caches.iter().all(|cache| b.rows_are_there(cache));
         if there { self.named.common(rows) } else { 0 }
     }
 }

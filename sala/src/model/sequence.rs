@@ -7,7 +7,7 @@
 use crate::backend::{Backend, Group, MAX_VERIFY_ROWS, Pass, StepKey, internal};
 use crate::engine::protocol::Token;
 
-use super::parts::{LayerState, Phase, Sequence};
+use super::parts::{Layers, Phase, Sequence};
 use super::state::{Live, fits};
 use super::{Model, ModelError, Result};
 
@@ -19,12 +19,12 @@ impl<B: Backend> Live<B> {
     pub fn another(&self, b: &mut B, model: &Model<B>) -> Result<Sequence<B>> {
         let here = b.place();
         let made = b.new_place().map_err(ModelError::from).and_then(|place| {
-            let layers = LayerState::all(b, model.spec(), self.work.limit)?;
+            let layers = Layers::new(b, model.spec(), self.now.limit)?;
             let sums = match &self.work.sparse {
                 Some((_, selection)) => Some(b.sums(selection)?),
                 None => None,
             };
-            Ok(Sequence::empty(layers, sums, place))
+            Ok(Sequence::empty(layers, self.now.limit, sums, place))
         });
         b.go_to(here)?;
         made
@@ -64,17 +64,9 @@ impl<B: Backend> Live<B> {
 
     fn copy_layers(&mut self, b: &mut B, to: &mut Sequence<B>) -> Result<()> {
         let position = self.now.position;
-        let (mut rows, mut theirs) = (LayerState::caches(&mut to.layers), LayerState::caches(&mut self.now.layers));
-        b.copy_rows(&mut rows, &mut theirs, position)?;
-        for (from, to) in self.now.layers.iter().zip(&mut to.layers) {
-            match (from, to) {
-                (LayerState::Sparse(_), LayerState::Sparse(_)) => {}
-                (LayerState::Lightning(from), LayerState::Lightning(to)) => b.copy_state(to, from)?,
-                (LayerState::Sparse(_), LayerState::Lightning(_))
-                | (LayerState::Lightning(_), LayerState::Sparse(_)) => {
-                    return Err(internal("copy_to", "layers of two sequences are of different kinds").into());
-                }
-            }
+        b.copy_rows(&mut to.layers.caches(), &mut self.now.layers.caches(), position)?;
+        for (from, to) in self.now.layers.states.iter().zip(&mut to.layers.states) {
+            b.copy_state(to, from)?;
         }
         b.seek(position)?;
         (to.position, to.pending, to.phase, to.segment) = (position, 0, Phase::Synced, self.now.segment);
@@ -85,9 +77,9 @@ impl<B: Backend> Live<B> {
     /// Moves keys and values of the current sequence and of all `others` from the device to host memory
     /// ([`Memory::page_out`](crate::backend::Memory::page_out)). Results stay the same.
     pub fn page_out(&mut self, b: &mut B, model: &Model<B>, others: &mut [&mut Sequence<B>]) -> Result<Option<String>> {
-        let mut sequences = vec![LayerState::caches(&mut self.now.layers)];
-        sequences.extend(others.iter_mut().map(|sequence| LayerState::caches(&mut sequence.layers)));
-        Ok(b.page_out(model.spec(), self.work.limit, &mut sequences)?)
+        let mut sequences = vec![self.now.layers.caches()];
+        sequences.extend(others.iter_mut().map(|sequence| sequence.layers.caches()));
+        Ok(b.page_out(model.spec(), self.now.limit, &mut sequences)?)
     }
 
     /// One verify pass over rows of several sequences: `own` of the current one, then those of `others`, which are
@@ -118,13 +110,11 @@ impl<B: Backend> Live<B> {
                 return Err(ModelError::Order { op: "verify", reason });
             }
             let needed = sequence.position + tokens.len();
-            if needed > work.limit {
-                return Err(ModelError::Context { needed, limit: work.limit });
+            if needed > sequence.limit {
+                return Err(ModelError::Context { needed, limit: sequence.limit });
             }
-            for layer in &mut sequence.layers {
-                if let LayerState::Sparse(cache) = layer {
-                    b.reserve(cache, needed)?;
-                }
+            for cache in &mut sequence.layers.caches {
+                b.reserve(cache, needed)?;
             }
             groups.push(Group { place: sequence.place, rows: tokens.len() });
         }
@@ -132,8 +122,7 @@ impl<B: Backend> Live<B> {
         fits("verify", model, &tokens, MAX_VERIFY_ROWS)?;
         let pass = Pass::Verify { rows: tokens.len() };
         b.set_rows(&groups, &tokens)?;
-        let mut layers: Vec<&mut [LayerState<B>]> = Vec::with_capacity(sequences.len());
-        layers.extend(sequences.iter_mut().map(|(sequence, _)| sequence.layers.as_mut_slice()));
+        let mut layers: Vec<&mut Layers<B>> = sequences.iter_mut().map(|(sequence, _)| &mut sequence.layers).collect();
         model.bind(b, &mut layers)?;
         b.step(StepKey::VerifyMany(tokens.len()), &mut |b| model.verify(b, work, &mut layers, pass))?;
         let mut first_row = 0;

@@ -8,17 +8,15 @@
 //! [`super::parts`] has its parts, [`super::images`] saving and restoring, [`super::mass`] attention mass. Never holds
 //! tokens or text.
 
-use std::sync::Arc;
-
 use crate::backend::{
     Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
 };
 use crate::core::grouped;
-use crate::core::spec::SparseSpec;
-use crate::engine::protocol::{RowSource, Token, segment_name};
+use crate::core::spec::{Mixer, SparseSpec};
+use crate::engine::protocol::{Token, segment_name};
 
 use super::forward::{Probe, Wanted};
-use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};
+use super::parts::{AuxHidden, LayerRows, Layers, Phase, Sequence, Workspace, layers_of};
 use super::{Model, ModelError, Result};
 
 /// A conversation's state and the workspace of its passes. See [`crate::model`] for the order of calls.
@@ -61,7 +59,7 @@ impl<B: Backend> Live<B> {
             let reason = format!("layer {bad} of {} has no hidden state to keep", spec.mixers.len());
             return Err(ModelError::Order { op: "Live::new", reason });
         }
-        let layers = LayerState::all(b, spec, limit)?;
+        let layers = Layers::new(b, spec, limit)?;
         let LayerRows { mid, sparse, lightning } = LayerRows::new(b, spec)?;
         let sparse = match sparse {
             Some(bufs) => Some((bufs, b.selection(&spec.sparse, limit)?)),
@@ -85,10 +83,11 @@ impl<B: Backend> Live<B> {
             aux_hidden,
             sparse_spec: spec.sparse.clone(),
             lightning_spec: spec.lightning.clone(),
-            limit,
+            sparse_layers: layers_of(spec, Mixer::Sparse),
+            lightning_layers: layers_of(spec, Mixer::Lightning),
             last_prefill: None,
         };
-        Ok(Live { now: Sequence::empty(layers, None, b.place()), work })
+        Ok(Live { now: Sequence::empty(layers, limit, None, b.place()), work })
     }
 
     /// Tokens in the state, including accepted ones that are not folded yet.
@@ -97,7 +96,12 @@ impl<B: Backend> Live<B> {
     }
 
     pub fn limit(&self) -> usize {
-        self.work.limit
+        self.now.limit
+    }
+
+    /// The current sequence.
+    pub fn sequence(&self) -> &Sequence<B> {
+        &self.now
     }
 
     /// The auxiliary hidden states of the last pass `[rows, aux·hidden]`; `None` if none are kept.
@@ -253,10 +257,10 @@ impl<B: Backend> Live<B> {
     /// A full context, or not enough memory.
     pub fn make_room(&mut self, b: &mut B, rows: usize) -> Result<()> {
         let needed = self.now.position + rows;
-        if needed > self.work.limit {
-            return Err(ModelError::Context { needed, limit: self.work.limit });
+        if needed > self.now.limit {
+            return Err(ModelError::Context { needed, limit: self.now.limit });
         }
-        let wants = self.wants(b, needed);
+        let wants = self.now.wants(b, needed);
         if wants > 0
             && let Some(free) = b.room()?.filter(|free| *free < wants)
         {
@@ -265,33 +269,8 @@ impl<B: Backend> Live<B> {
         self.reserve(b, needed)
     }
 
-    /// Bytes that a context of `length` tokens needs beyond the current sequence's present ones.
-    pub fn wants(&self, b: &B, length: usize) -> u64 {
-        self.now.wants(b, length.min(self.work.limit))
-    }
-
-    /// The same if only the first `keep` tokens stay.
-    pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
-        self.now.wants_anew(b, keep, length.min(self.work.limit))
-    }
-
-    /// The longest context up to `length` tokens for which the current sequence needs at most `free` more bytes.
-    pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
-        self.now.longest(b, length.min(self.work.limit), free)
-    }
-
-    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
-        self.now.lends(b, rows)
-    }
-
     pub(super) fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
-        for layer in &mut self.now.layers {
-            match layer {
-                LayerState::Sparse(cache) => b.reserve(cache, length)?,
-                LayerState::Lightning(_) => {}
-            }
-        }
-        Ok(())
+        Ok(self.now.layers.caches.iter_mut().try_for_each(|cache| b.reserve(cache, length))?)
     }
 
     /// Top logits of the first `rows` rows of the last verify pass. Waits for the device.
@@ -361,11 +340,8 @@ impl<B: Backend> Live<B> {
         if self.now.pending == 0 {
             return Ok(());
         }
-        for layer in &mut self.now.layers {
-            match layer {
-                LayerState::Lightning(state) => b.fold(state, &self.work.lightning_spec)?,
-                LayerState::Sparse(_) => {}
-            }
+        for state in &mut self.now.layers.states {
+            b.fold(state, &self.work.lightning_spec)?;
         }
         b.folded();
         self.now.pending = 0;

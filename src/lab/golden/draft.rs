@@ -223,7 +223,7 @@ impl Case<'_> {
         tables: &Tables<'_, B>,
     ) -> Result<(), DraftError> {
         let (tokens, aux) = (self.tokens("in.tokens")?, self.golden.floats("in.aux")?);
-        let (width, rows) = (head.aux_width(), tokens.len().saturating_sub(1));
+        let (width, rows) = (head.config().aux_width(), tokens.len().saturating_sub(1));
         let along = self.list("chain_tokens");
         let mut aux_hidden = b.draft_buf(rows.max(1), width, BufKind::Activation)?;
 

@@ -73,12 +73,12 @@ impl WithSimd for AttendTile<'_> {
         at.clear();
         at.extend((0..rows * group).map(|i| i * block));
         let last_block = (q.first + rows - 1) / block;
-        for (g, head) in cache.heads.iter().enumerate() {
+        for (g, [k, v, ..]) in cache.heads.iter().enumerate() {
             cursor.clear();
             cursor.resize(rows, 0);
             for b in 0..=last_block {
                 let (at_block, len) = (b * block * dim, block * dim);
-                let (keys, values) = (head.k.at(at_block, len), head.v.at(at_block, len));
+                let (keys, values) = (k.at(at_block, len), v.at(at_block, len));
                 let push = |queries: &mut Vec<usize>, outs: &mut Vec<usize>, r: usize| {
                     queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
                     outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));

@@ -2,8 +2,10 @@
 //!
 //! Keys are transposed in panels, so that scores of a row are sums over lanes in one fixed order.
 
+use std::ops::Range;
+
 use super::pages::{Account, Pages};
-use crate::backend::ROW_ARRAYS;
+use crate::backend::row_ranges;
 use crate::core::spec::SparseSpec;
 
 pub(super) const PANEL: usize = 64;
@@ -11,16 +13,9 @@ const PAGE_BLOCKS: usize = 16;
 /// Panels of level-1 compressed keys per page; level 2 has one.
 const LEVEL1_PANELS: usize = 4;
 
-pub(super) struct HeadCache {
-    /// `[block][lane][token of block]`
-    pub(super) k: Pages,
-    /// `[token][lane]`
-    pub(super) v: Pages,
-    /// `[panel][lane][key of panel]`
-    pub(super) k1: Pages,
-    /// `[panel][lane][key of panel]`
-    pub(super) k2: Pages,
-}
+/// Of one KV head, in the order of [`ROW_ARRAYS`](crate::backend::ROW_ARRAYS): keys `[block][lane][token of block]`,
+/// values `[token][lane]`, compressed keys of two levels `[panel][lane][key of panel]`.
+pub(super) type HeadCache = [Pages; 4];
 
 pub struct Cache {
     pub(super) heads: Vec<HeadCache>,
@@ -37,44 +32,43 @@ impl Cache {
     pub(super) fn new(spec: &SparseSpec, account: &Account) -> Cache {
         let (dim, block) = (spec.head_dim, spec.block);
         let pages = |rows: usize| Pages::new(rows * dim, account);
-        let head = || HeadCache {
-            k: pages(PAGE_BLOCKS * block),
-            v: pages(PAGE_BLOCKS * block),
-            k1: pages(LEVEL1_PANELS * PANEL),
-            k2: pages(PANEL),
-        };
+        let head = || [PAGE_BLOCKS * block, PAGE_BLOCKS * block, LEVEL1_PANELS * PANEL, PANEL].map(pages);
         Cache { heads: (0..spec.kv_heads).map(|_| head()).collect(), spec: spec.clone(), dim, block }
     }
 
-    fn values(&self, part: Part, limit: usize) -> usize {
-        part.rows(&self.spec, 0..limit.next_multiple_of(self.block)).end * self.dim
+    /// Values of each array of a head for the first `limit` positions.
+    fn values(&self, limit: usize) -> [usize; 4] {
+        row_ranges(&self.spec, &(0..limit.next_multiple_of(self.block))).map(|rows| rows.end * self.dim)
+    }
+
+    fn each(&mut self, limit: usize, work: impl Fn(&mut Pages, usize)) {
+        let values = self.values(limit);
+        for head in &mut self.heads {
+            head.iter_mut().zip(values).for_each(|(pages, values)| work(pages, values));
+        }
     }
 
     pub(super) fn wants(&self, limit: usize) -> usize {
-        let of = |head: &HeadCache| -> usize {
-            Part::ALL.iter().map(|(part, _)| head.part(*part).wants(self.values(*part, limit))).sum()
-        };
-        self.heads.iter().map(of).sum()
+        let values = self.values(limit);
+        let pages = self.heads.iter().flat_map(|head| head.iter().zip(values));
+        pages.map(|(pages, values)| pages.wants(values)).sum()
     }
 
     pub(super) fn reserve(&mut self, limit: usize) {
-        for (part, _) in Part::ALL {
-            let values = self.values(part, limit);
-            self.heads.iter_mut().for_each(|head| head.part_mut(part).grow(values));
-        }
+        self.each(limit, Pages::grow);
     }
 
     /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
     /// compressed key with a window that ends there.
     pub(super) fn append(&mut self, x: &[f32], width: usize, [k_column, v_column]: [usize; 2], first: usize) {
         let (dim, block) = (self.dim, self.block);
-        for (g, head) in self.heads.iter_mut().enumerate() {
+        for (g, [k, v, ..]) in self.heads.iter_mut().enumerate() {
             for (r, row) in x.chunks_exact(width).enumerate() {
                 let p = first + r;
                 let (start, len) = panel_of(p, block, dim);
-                let lanes = head.k.at_mut(start, len)[p % block..].iter_mut().step_by(block);
+                let lanes = k.at_mut(start, len)[p % block..].iter_mut().step_by(block);
                 lanes.zip(&row[k_column + g * dim..][..dim]).for_each(|(to, key)| *to = *key);
-                head.v.at_mut(p * dim, dim).copy_from_slice(&row[v_column + g * dim..][..dim]);
+                v.at_mut(p * dim, dim).copy_from_slice(&row[v_column + g * dim..][..dim]);
             }
         }
         self.compress(first..first + x.len() / width);
@@ -82,26 +76,27 @@ impl Cache {
 
     /// A test's injected error: `block` keeps the content of the previous block once `written` has reached its end.
     #[cfg(any(test, feature = "emulated"))]
-    pub(super) fn make_stale(&mut self, written: std::ops::Range<usize>, block: usize) {
+    pub(super) fn make_stale(&mut self, written: Range<usize>, block: usize) {
         let size = self.block;
         if !written.contains(&((block + 1) * size - 1)) {
             return;
         }
         for t in block * size..(block + 1) * size {
-            for part in [Part::K, Part::V] {
-                let before = self.read(part, t - size..t - size + 1);
-                self.write(part, t, &before);
+            for array in 0..2 {
+                let before = self.read(array, t - size..t - size + 1);
+                self.write(array, t, &before);
             }
         }
     }
 
-    fn compress(&mut self, positions: std::ops::Range<usize>) {
+    fn compress(&mut self, positions: Range<usize>) {
         let (dim, block, spec) = (self.dim, self.block, &self.spec);
         let mut sums = vec![0.0; dim];
-        for HeadCache { k, k1, k2, .. } in &mut self.heads {
-            for (factor, part, dst) in [(1, Part::Level1, k1), (4, Part::Level2, k2)] {
+        let [.., level1, level2] = row_ranges(spec, &positions);
+        for [k, _, k1, k2] in &mut self.heads {
+            for (factor, rows, dst) in [(1, &level1, k1), (4, &level2, k2)] {
                 let (kernel, stride) = (factor * spec.kernel, factor * spec.stride);
-                for j in part.rows(spec, positions.clone()) {
+                for j in rows.clone() {
                     sums.fill(0.0);
                     for t in j * stride..j * stride + kernel {
                         let (start, len) = panel_of(t, block, dim);
@@ -116,16 +111,21 @@ impl Cache {
         }
     }
 
-    pub(super) fn read(&self, part: Part, range: std::ops::Range<usize>) -> Vec<f32> {
+    /// By array: number of rows whose lanes are stored together.
+    fn panels(&self) -> [Option<usize>; 4] {
+        [Some(self.block), None, Some(PANEL), Some(PANEL)]
+    }
+
+    /// Rows of an array, numbered as in [`HeadCache`].
+    pub(super) fn read(&self, array: usize, range: Range<usize>) -> Vec<f32> {
         let mut out = Vec::with_capacity(range.len() * self.heads.len() * self.dim);
         for at in range {
             for head in &self.heads {
-                let array = head.part(part);
-                match part.panel(self.block) {
-                    None => out.extend_from_slice(array.at(at * self.dim, self.dim)),
+                match self.panels()[array] {
+                    None => out.extend_from_slice(head[array].at(at * self.dim, self.dim)),
                     Some(panel) => {
                         let (start, len) = panel_of(at, panel, self.dim);
-                        out.extend(array.at(start, len)[at % panel..].iter().step_by(panel));
+                        out.extend(head[array].at(start, len)[at % panel..].iter().step_by(panel));
                     }
                 }
             }
@@ -133,55 +133,35 @@ impl Cache {
         out
     }
 
-    pub(super) fn write(&mut self, part: Part, first: usize, values: &[f32]) {
-        self.slots(part).write(first, values);
+    pub(super) fn write(&mut self, array: usize, first: usize, values: &[f32]) {
+        self.arrays()[array].write(first, values);
     }
 
     /// Shares the memory of another cache's first `positions` positions until either of them writes there. Later rows
     /// are dead.
     pub(super) fn share(&mut self, from: &Cache, positions: usize) {
-        for (part, _) in Part::ALL {
-            let values = self.values(part, positions);
-            for (to, from) in self.heads.iter_mut().zip(&from.heads) {
-                to.part_mut(part).share(from.part(part), values);
-            }
+        let values = self.values(positions);
+        for (to, from) in self.heads.iter_mut().zip(&from.heads) {
+            to.iter_mut().zip(from).zip(values).for_each(|((to, from), values)| to.share(from, values));
         }
     }
 
     /// Prepares a rewrite from `keep` on: shared memory there need not be copied.
     pub(super) fn own(&mut self, keep: usize) {
-        for (part, _) in Part::ALL {
-            let values = self.values(part, keep);
-            self.heads.iter_mut().for_each(|head| head.part_mut(part).own(values));
-        }
+        self.each(keep, Pages::own);
     }
 
-    fn slots(&mut self, part: Part) -> Slots<'_> {
-        Slots {
-            dim: self.dim,
-            panel: part.panel(self.block),
-            heads: self.heads.iter_mut().map(|h| h.part_mut(part)).collect(),
+    pub(super) fn arrays(&mut self) -> [Slots<'_>; 4] {
+        let dim = self.dim;
+        let mut arrays = self.panels().map(|panel| Slots { dim, panel, heads: Vec::new() });
+        for head in &mut self.heads {
+            arrays.iter_mut().zip(head).for_each(|(array, pages)| array.heads.push(pages));
         }
-    }
-
-    pub(super) fn all_slots(&mut self) -> [(Part, &'static str, Slots<'_>); 4] {
-        let (dim, block) = (self.dim, self.block);
-        let [mut k, mut v, mut k1, mut k2]: [Vec<&mut Pages>; 4] = Default::default();
-        for h in &mut self.heads {
-            k.push(&mut h.k);
-            v.push(&mut h.v);
-            k1.push(&mut h.k1);
-            k2.push(&mut h.k2);
-        }
-        let mut heads = [k, v, k1, k2].into_iter();
-        Part::ALL.map(|(part, name)| {
-            let heads = heads.next().unwrap_or_default();
-            let panel = part.panel(block);
-            (part, name, Slots { dim, panel, heads })
-        })
+        arrays
     }
 }
 
+/// One array of all heads.
 pub(super) struct Slots<'a> {
     dim: usize,
     panel: Option<usize>,
@@ -207,56 +187,6 @@ impl Slots<'_> {
                     lanes.zip(row).for_each(|(to, value)| *to = *value);
                 }
             }
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    K,
-    V,
-    Level1,
-    Level2,
-}
-
-impl Part {
-    pub(super) const ALL: [(Part, &'static str); 4] = {
-        let [k, v, level1, level2] = ROW_ARRAYS;
-        [(Part::K, k), (Part::V, v), (Part::Level1, level1), (Part::Level2, level2)]
-    };
-
-    fn panel(self, block: usize) -> Option<usize> {
-        match self {
-            Part::K => Some(block),
-            Part::V => None,
-            Part::Level1 | Part::Level2 => Some(PANEL),
-        }
-    }
-
-    pub(super) fn rows(self, spec: &SparseSpec, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
-        match self {
-            Part::K | Part::V => positions,
-            Part::Level1 => spec.level1_rows(positions.start)..spec.level1_rows(positions.end),
-            Part::Level2 => spec.level2_rows(positions.start)..spec.level2_rows(positions.end),
-        }
-    }
-}
-
-impl HeadCache {
-    fn part(&self, part: Part) -> &Pages {
-        match part {
-            Part::K => &self.k,
-            Part::V => &self.v,
-            Part::Level1 => &self.k1,
-            Part::Level2 => &self.k2,
-        }
-    }
-    fn part_mut(&mut self, part: Part) -> &mut Pages {
-        match part {
-            Part::K => &mut self.k,
-            Part::V => &mut self.v,
-            Part::Level1 => &mut self.k1,
-            Part::Level2 => &mut self.k2,
         }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::cache::{Part, Slots};
+use super::cache::Slots;
 use super::{Buf, Cache, Cpu, Recurrent};
-use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor, shape};
+use crate::backend::{BackendError, Images, Memory, ROW_ARRAYS, Result, internal, layer_tensor, row_ranges, shape};
 use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 
@@ -33,11 +33,11 @@ impl Images for Cpu {
     fn read_all_rows(&mut self, caches: &[&Cache], positions: Range<usize>) -> Result<Vec<Vec<ImageTensor>>> {
         let rows_of = |cache: &&Cache| {
             let spec = &cache.spec;
-            let array = |(part, name): (Part, &str)| {
-                let rows = part.rows(spec, positions.clone());
-                image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(part, rows))
+            let arrays = ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate();
+            let array = |(i, (name, rows)): (usize, (&str, Range<usize>))| {
+                image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(i, rows))
             };
-            Part::ALL.into_iter().map(array).collect()
+            arrays.map(array).collect()
         };
         Ok(caches.iter().map(rows_of).collect())
     }
@@ -47,17 +47,15 @@ impl Images for Cpu {
         let missing = |name: &str| shape("restore", format!("a tensor {name}"), "none");
         let named = |name: &str| tensors.iter().find(|t| t.name == name).ok_or_else(|| missing(name));
         let rows = named("k")?.shape.first().copied().unwrap_or(0);
-        let parts = Part::ALL
-            .into_iter()
-            .map(|(part, name)| {
-                let range = part.rows(spec, start..start + rows);
-                let values = image_values(named(name)?, &[range.len(), spec.kv_heads, spec.head_dim])?;
-                Ok((part, range.start, values))
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let array = |(name, rows): (&str, Range<usize>)| {
+            let values = image_values(named(name)?, &[rows.len(), spec.kv_heads, spec.head_dim])?;
+            Ok((rows.start, values))
+        };
+        let arrays = ROW_ARRAYS.into_iter().zip(row_ranges(spec, &(start..start + rows)));
+        let arrays = arrays.map(array).collect::<Result<Vec<_>>>()?;
         self.reserve(cache, start + rows)?;
-        for (part, first, values) in parts {
-            cache.write(part, first, &values);
+        for (i, (first, values)) in arrays.into_iter().enumerate() {
+            cache.write(i, first, &values);
         }
         Ok(())
     }
@@ -72,12 +70,12 @@ impl Images for Cpu {
         // One task per array and layer: the bytes are read, checked and stored while they are in the processor's
         // cache.
         let arrays = caches.iter_mut().flat_map(|(layer, cache)| {
-            let named = |(part, name, slots)| (part, layer_tensor(name, *layer), slots);
-            cache.all_slots().map(named)
+            let names = ROW_ARRAYS.map(|name| layer_tensor(name, *layer));
+            names.into_iter().zip(cache.arrays()).enumerate()
         });
-        let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
-        arrays.into_par_iter().try_for_each(|(part, name, mut slots)| {
-            feeds.iter().try_for_each(|feed| restore_array(&mut slots, part, &name, &spec, feed.as_ref()))
+        let arrays: Vec<(usize, (String, Slots<'_>))> = arrays.collect();
+        arrays.into_par_iter().try_for_each(|(i, (name, mut slots))| {
+            feeds.iter().try_for_each(|feed| restore_array(&mut slots, i, &name, &spec, feed.as_ref()))
         })
     }
 
@@ -129,21 +127,14 @@ pub(super) fn image_values(tensor: &ImageTensor, dims: &[usize]) -> Result<Vec<f
     })
 }
 
-fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowSource) -> Result<()> {
+fn restore_array(slots: &mut Slots<'_>, i: usize, name: &str, spec: &SparseSpec, feed: &dyn RowSource) -> Result<()> {
     let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
     let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
-    let rows = part.rows(spec, start..start + rows);
+    let rows = row_ranges(spec, &(start..start + rows))[i].clone();
     let expected = [rows.len(), spec.kv_heads, spec.head_dim];
-    let found = feed.array(name);
-    let dtype = match &found {
-        Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if *shape == expected => *dtype,
-        _ => {
-            return Err(shape(
-                "restore",
-                format!("{name} {expected:?} f32 or bf16"),
-                found.map_or("none".to_owned(), |(dtype, shape)| format!("{shape:?} {dtype:?}")),
-            ));
-        }
+    let dtype = match feed.array(name) {
+        Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if shape == expected => dtype,
+        found => return Err(shape("restore", format!("{name} {expected:?} f32 or bf16"), format!("{found:?}"))),
     };
     let row_bytes = slots.row_width() * dtype.size();
     // The number of rows that fill a piece: for the usual widths, exactly.

@@ -92,7 +92,7 @@ impl WithSimd for SelectTile<'_> {
         let Some(begin) = (0..rows).find(|r| has_choice(*r)) else {
             return;
         };
-        for (g, head) in cache.heads.iter().enumerate() {
+        for (g, [.., k1, k2]) in cache.heads.iter().enumerate() {
             let queries = &mut scratch.queries;
             queries.clear();
             queries.extend(
@@ -102,13 +102,13 @@ impl WithSimd for SelectTile<'_> {
             let level1 = spec.level1_rows(last + 1);
             match spec.score_norm {
                 ScoreNorm::Level2 => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k2, spec, |p| spec.level2_rows(p + 1))
+                    log_sum_exp(simd, scratch, &q, begin, group, k2, spec, |p| spec.level2_rows(p + 1))
                 }
                 ScoreNorm::Level1 => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k1, spec, |p| spec.level1_rows(p + 1))
+                    log_sum_exp(simd, scratch, &q, begin, group, k1, spec, |p| spec.level1_rows(p + 1))
                 }
             }
-            group_scores(simd, scratch, &q, begin, group, &head.k1, spec, level1);
+            group_scores(simd, scratch, &q, begin, group, k1, spec, level1);
             for r in begin..rows {
                 if has_choice(r) {
                     let list = r * spec.kv_heads + g;

@@ -90,6 +90,11 @@ impl From<SpecError> for DraftError {
 }
 
 impl DraftConfig {
+    /// Width of the auxiliary hidden states of a row.
+    pub fn aux_width(&self) -> usize {
+        self.aux_layers.len() * self.target_hidden
+    }
+
     /// The layers that published heads read when their configuration names none: low, middle, high.
     pub fn default_aux_layers(layers: usize) -> Vec<usize> {
         let last = layers.saturating_sub(1);

@@ -4,13 +4,28 @@ use crate::backend::draft::{DraftOps, DraftResidual};
 use crate::backend::{HeadRows, NextOp, Pass, Result};
 
 use super::load::{Output, Weights};
-use super::{AuxRows, Bufs, DraftConfig, Tables};
+use super::{Bufs, DraftConfig, Tables};
 
 const ONE: Pass = Pass::Verify { rows: 1 };
 
 impl<B: DraftOps> Weights<B> {
     fn table<'a>(&'a self, tables: &Tables<'a, B>) -> &'a B::Matrix {
         self.embed.as_ref().unwrap_or(tables.embed)
+    }
+
+    /// `x`: the embedding and the stream `g` of each row, normed.
+    fn input(
+        &self,
+        b: &mut B,
+        c: &DraftConfig,
+        tables: &Tables<'_, B>,
+        x: &mut B::Buf,
+        g: &mut B::Buf,
+        norm: &B::Vector,
+        residual: DraftResidual,
+        pass: Pass,
+    ) -> Result<()> {
+        b.draft_input(x, g, self.table(tables), c.embed_scale, &self.input_norm, norm, c.eps, residual, pass)
     }
 
     /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states; keys and values enter the
@@ -20,28 +35,14 @@ impl<B: DraftOps> Weights<B> {
         b: &mut B,
         c: &DraftConfig,
         bufs: &mut Bufs<B>,
-        rows: AuxRows,
+        aux_hidden: &B::Buf,
         tables: &Tables<'_, B>,
         window: &mut B::Window,
         pass: Pass,
     ) -> Result<()> {
-        let Bufs { g, x, kvq, read, aux_hidden: waiting, .. } = bufs;
-        let aux_hidden = match rows {
-            AuxRows::Read => read,
-            AuxRows::Waiting => waiting,
-        };
+        let Bufs { g, x, kvq, .. } = bufs;
         b.draft_fuse(g, aux_hidden, &self.fc_norm, c.eps, &self.fc, pass)?;
-        b.draft_input(
-            x,
-            g,
-            self.table(tables),
-            c.embed_scale,
-            &self.input_norm,
-            &self.hidden_norm,
-            c.eps,
-            c.residual,
-            pass,
-        )?;
+        self.input(b, c, tables, x, g, &self.hidden_norm, c.residual, pass)?;
         b.draft_project(kvq, x, &self.kvq, 1.0, pass)?;
         b.draft_append(window, kvq, pass)
     }
@@ -85,29 +86,9 @@ impl<B: DraftOps> Weights<B> {
         let Bufs { one_x, stream, kvq, .. } = bufs;
         if c.norm_output {
             // Norms the stream in place; the step itself overwrites the other outputs.
-            b.draft_input(
-                one_x,
-                stream,
-                self.table(tables),
-                c.embed_scale,
-                &self.input_norm,
-                &self.norm,
-                c.eps,
-                DraftResidual::Normed,
-                ONE,
-            )?;
+            self.input(b, c, tables, one_x, stream, &self.norm, DraftResidual::Normed, ONE)?;
         }
-        b.draft_input(
-            one_x,
-            stream,
-            self.table(tables),
-            c.embed_scale,
-            &self.input_norm,
-            &self.hidden_norm,
-            c.eps,
-            c.residual,
-            ONE,
-        )?;
+        self.input(b, c, tables, one_x, stream, &self.hidden_norm, c.residual, ONE)?;
         b.draft_project(kvq, one_x, &self.kvq, 1.0, ONE)?;
         b.draft_append(window, kvq, ONE)?;
         self.layer(b, c, bufs, tables, window, ONE)

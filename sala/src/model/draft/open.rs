@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::load::Weights;
-use super::{Bufs, DraftConfig, DraftHead, DraftOptions, READ_ROWS, Result};
+use super::{Bufs, DraftConfig, DraftHead, DraftOptions, DraftWindow, READ_ROWS, Result};
 use crate::backend::BufKind;
-use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::backend::draft::DraftOps;
 use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::model::format::Format;
@@ -72,33 +72,18 @@ impl<B: DraftOps> DraftHead<B> {
     fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
         let s = &config.shape;
         let rows = READ_ROWS;
-        let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
-        let aux = config.aux_layers.len() * config.target_hidden;
         let bufs = Bufs {
             g: b.draft_buf(rows, s.hidden, BufKind::Residual)?,
             x: b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?,
-            kvq: b.draft_buf(rows, 2 * kv + q, BufKind::Activation)?,
+            kvq: b.draft_buf(rows, s.kvq_width(), BufKind::Activation)?,
             one_x: b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
             stream: b.draft_buf(1, s.hidden, BufKind::Residual)?,
-            o: b.draft_buf(1, q, BufKind::Activation)?,
+            o: b.draft_buf(1, s.heads * s.head_dim, BufKind::Activation)?,
             mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
             logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
-            read: b.draft_buf(rows, aux, BufKind::Activation)?,
-            aux_hidden: b.draft_buf(PENDING_ROWS, aux, BufKind::Activation)?,
         };
-        let window = b.draft_window(s)?;
-        Ok(DraftHead {
-            name: name.into(),
-            fingerprint,
-            config,
-            weights,
-            bufs,
-            window,
-            first: 0,
-            next: 0,
-            waiting: 0,
-            ahead: 0,
-            assumed: None,
-        })
+        let read = b.draft_buf(rows, config.aux_width(), BufKind::Activation)?;
+        let now = DraftWindow::new(b, &config)?;
+        Ok(DraftHead { name: name.into(), fingerprint, config, weights, bufs, read, now, assumed: None })
     }
 }

@@ -25,28 +25,30 @@ impl<B: DraftOps> DraftHead<B> {
     /// The window as tensors of an end state, with the last waiting auxiliary hidden states. `history` as in
     /// [`DraftHead::keep`]. Waits.
     pub fn export(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Vec<ImageTensor>> {
-        let width = self.aux_width();
-        if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
-            let last = b.read(&self.bufs.aux_hidden, self.waiting)?;
+        let width = self.config.aux_width();
+        if let Some(known) = self.now.waiting.checked_sub(1).filter(|n| *n > 0) {
+            let last = b.read(&self.now.aux_hidden, self.now.waiting)?;
             self.flush_rows(b, tables, history, known)?;
             let last = last.get(known * width..).ok_or_else(|| internal("draft export", "fewer rows than wait"))?;
-            b.write(&mut self.bufs.aux_hidden, last)?;
+            b.write(&mut self.now.aux_hidden, last)?;
         }
-        self.ahead = 0;
-        let first = self.first.max(self.next.saturating_sub(self.config.shape.window));
-        let mut tensors = Vec::from(b.read_window(&self.window, first..self.next)?);
+        self.now.ahead = 0;
+        let first = self.now.first.max(self.now.next.saturating_sub(self.config.shape.window));
+        let mut tensors = Vec::from(b.read_window(&self.now.window, first..self.now.next)?);
         for (tensor, name) in tensors.iter_mut().zip(["draft.k", "draft.v"]) {
             tensor.name = name.into();
         }
-        let aux_hidden = if self.waiting > 0 { b.read(&self.bufs.aux_hidden, self.waiting)? } else { Vec::new() };
-        let bytes: Vec<u8> = aux_hidden.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
+        let aux_hidden =
+            if self.now.waiting > 0 { b.read(&self.now.aux_hidden, self.now.waiting)? } else { Vec::new() };
+        let bytes: Vec<u8> = aux_hidden.iter().take(self.now.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
         tensors.push(ImageTensor {
             name: "draft.taps".into(),
             dtype: Dtype::F32,
-            shape: vec![self.waiting, width],
+            shape: vec![self.now.waiting, width],
             data: bytes.into(),
         });
-        let saved = Saved { fingerprint: self.fingerprint.clone(), first, next: self.next, waiting: self.waiting };
+        let saved =
+            Saved { fingerprint: self.fingerprint.clone(), first, next: self.now.next, waiting: self.now.waiting };
         let json =
             serde_json::to_vec(&saved).map_err(|_| internal("draft export", "metadata that cannot be written"))?;
         tensors.push(ImageTensor {
@@ -85,19 +87,17 @@ impl<B: DraftOps> DraftHead<B> {
             && whole(k, &window)
             && whole(v, &window)
             && aux_hidden.dtype == Dtype::F32
-            && whole(aux_hidden, &[saved.waiting, self.aux_width()]);
+            && whole(aux_hidden, &[saved.waiting, self.config.aux_width()]);
         if !fits {
             return Ok(false);
         }
         if rows > 0 {
-            b.write_window(&mut self.window, saved.first, k, v)?;
+            b.write_window(&mut self.now.window, saved.first, k, v)?;
         }
-        let values: Vec<f32> =
-            aux_hidden.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect();
         if saved.waiting > 0 {
-            b.write(&mut self.bufs.aux_hidden, &values)?;
+            b.write(&mut self.now.aux_hidden, &aux_hidden.dtype.floats(&aux_hidden.data).unwrap_or_default())?;
         }
-        (self.first, self.next, self.waiting) = (saved.first, saved.next, saved.waiting);
+        (self.now.first, self.now.next, self.now.waiting) = (saved.first, saved.next, saved.waiting);
         Ok(true)
     }
 }

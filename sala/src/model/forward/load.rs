@@ -129,14 +129,14 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
 
     fn made_up(&mut self, request: &Request, base: u64) -> Result<B::Matrix> {
         let Request { from, inner, std, number } = request;
-        let form = |name: &str| self.checkpoint.synthetic_form(self.checkpoint.recipe(), name, *inner);
+        let form = |name: &str, rows: usize| self.checkpoint.form(self.checkpoint.recipe(), name, &[rows, *inner]);
         let seed = base.wrapping_mul(1_000_003).wrapping_add(*number);
         Ok(match from {
             Origin::Stack(parts) => {
-                let forms: Vec<_> = parts.iter().map(|(name, rows)| (*rows, form(name))).collect();
+                let forms: Vec<_> = parts.iter().map(|(name, rows)| (*rows, form(name, *rows))).collect();
                 self.b.random_matrix(&forms, *inner, *std, seed)?
             }
-            Origin::GateUp([gate, _], rows) => self.b.random_gate_up(*rows, *inner, *std, seed, form(gate))?,
+            Origin::GateUp([gate, _], rows) => self.b.random_gate_up(*rows, *inner, *std, seed, form(gate, *rows))?,
         })
     }
 
@@ -237,7 +237,8 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
                 self.b.read_in_fp8(matrix)?;
             }
         }
-        Ok(Layer { input_norm, qkv, mixer, out, post_norm, gate_up, down })
+        let nth = spec.mixers.iter().take(*layer).filter(|mixer| **mixer == kind).count();
+        Ok(Layer { nth, input_norm, qkv, mixer, out, post_norm, gate_up, down })
     }
 }
 

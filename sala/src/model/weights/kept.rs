@@ -80,50 +80,45 @@ impl Checkpoint {
         }
     }
 
-    /// The form of a matrix, by its name without `.weight`, and the effect on its values.
-    fn fate(&self, recipe: Recipe, weight: Option<&Weight<'_>>, name: &str, inner: usize) -> (Form, Fate) {
+    /// A matrix of a folder by its name without `.weight`: the weight if it is packed, its form for the device, and the
+    /// effect on its values.
+    fn fate(&self, recipe: Recipe, name: &str, shape: &[usize]) -> Result<(Option<Weight<'_>>, Form, Fate)> {
+        let inner = shape.last().copied().unwrap_or(0);
         let plain = recipe.form(self.spec(), name, inner);
-        let Some(weight) = weight else { return (plain, Fate::Plain) };
+        let Some(weight) = Weight::open(self.tensors()?, name, shape)? else { return Ok((None, plain, Fate::Plain)) };
         let own = weight.own();
         let form = recipe.published_form(own.map(|(form, _)| form), plain, inner);
         let fate = match own {
             _ if form == Form::Bf16 => Fate::Widened,
-            Some((own, exact)) if own == form => {
-                if exact {
-                    Fate::Exact
-                } else {
-                    Fate::Nearly
-                }
-            }
+            Some((own, true)) if own == form => Fate::Exact,
+            Some((own, false)) if own == form => Fate::Nearly,
             _ => Fate::Repacked,
         };
-        (form, fate)
-    }
-
-    pub(in crate::model) fn synthetic_form(&self, recipe: Recipe, name: &str, inner: usize) -> Form {
-        let plain = recipe.form(self.spec(), name, inner);
-        match self.source {
-            Source::Synthetic(_, Some(own)) if own.fits(inner) && name.starts_with("model.layers.") => {
-                recipe.published_form(Some(own), plain, inner)
-            }
-            _ => plain,
-        }
+        Ok((Some(weight), form, fate))
     }
 
     /// The form of a matrix, by its name without `.weight` and shape, and the effect on its values.
     pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
-        let full = format!("{name}.weight");
-        let weight = self.tensors()?.published(&full, shape)?;
-        Ok(self.fate(self.recipe(), weight.as_ref(), name, shape.last().copied().unwrap_or(0)))
+        self.fate(self.recipe(), name, shape).map(|(_, form, fate)| (form, fate))
+    }
+
+    /// The form of a matrix that is made up, of a folder, or damaged there.
+    pub(in crate::model) fn form(&self, recipe: Recipe, name: &str, shape: &[usize]) -> Form {
+        let inner = shape.last().copied().unwrap_or(0);
+        let plain = recipe.form(self.spec(), name, inner);
+        match self.source {
+            Source::Tensors(_) => self.fate(recipe, name, shape).map_or(plain, |(_, form, _)| form),
+            Source::Synthetic(_, Some(own)) if own.fits(inner) && name.starts_with("model.layers.") => {
+                recipe.published_form(Some(own), plain, inner)
+            }
+            Source::Synthetic(..) => plain,
+        }
     }
 
     /// A matrix by its name without `.weight`, in its form for the device.
     pub(in crate::model) fn weight(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
-        let full = format!("{name}.weight");
-        let tensors = self.tensors()?;
-        let inner = shape.last().copied().unwrap_or(0);
-        let weight = tensors.published(&full, shape)?;
-        let (form, fate) = self.fate(self.recipe(), weight.as_ref(), name, inner);
+        let (full, tensors) = (format!("{name}.weight"), self.tensors()?);
+        let (weight, form, fate) = self.fate(self.recipe(), name, shape)?;
         match (weight, fate) {
             // Our own packing checked the contents, and the seal vouches for them; a check here would read all of them
             // once more.
@@ -157,26 +152,10 @@ impl Checkpoint {
         all.map(|(name, shape)| (name.trim_end_matches(".weight").to_owned(), shape))
     }
 
+    /// On a GPU.
     pub fn bytes(&self, recipe: Recipe) -> u64 {
-        let packed = match &self.source {
-            Source::Tensors(tensors) => tensors.format().is_some(),
-            Source::Synthetic(_, form) => form.is_some(),
-        };
-        if !packed {
-            return recipe.bytes(self.spec());
-        }
         let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
-            [out, inner] => {
-                let base = name.trim_end_matches(".weight");
-                let form = match &self.source {
-                    Source::Tensors(tensors) => {
-                        let weight = tensors.published(&name, &shape).ok().flatten();
-                        self.fate(recipe, weight.as_ref(), base, *inner).0
-                    }
-                    Source::Synthetic(..) => self.synthetic_form(recipe, base, *inner),
-                };
-                form.bytes(*out, *inner)
-            }
+            [out, inner] => self.form(recipe, name.trim_end_matches(".weight"), &shape).bytes(*out, *inner),
             other => other.iter().product::<usize>() * 4,
         };
         Checkpoint::expected_tensors(self.spec()).into_iter().map(|t| size(t) as u64).sum()
@@ -192,18 +171,17 @@ impl Checkpoint {
         self.kept_measured(0)
     }
 
+    /// The declared format of a packed folder; `None` for plain weights and for kept copies.
+    fn packed_format(&self) -> Option<&Format> {
+        self.tensors().ok()?.format().filter(|_| self.made_from.is_none())
+    }
+
     fn kept_measured(&self, weights: usize) -> Result<Option<Kept>> {
-        let Source::Tensors(tensors) = &self.source else { return Ok(None) };
-        if self.made_from.is_some() {
-            return Ok(None);
-        }
-        let Some(format) = tensors.format() else { return Ok(None) };
+        let Some(format) = self.packed_format() else { return Ok(None) };
         let mut kept = Kept { details: format.details(), counts: BTreeMap::new(), loss: BTreeMap::new() };
         let mut sums: BTreeMap<&'static str, (f64, f64, usize)> = BTreeMap::new();
         for (name, shape) in self.matrices() {
-            let full = format!("{name}.weight");
-            let weight = tensors.published(&full, &shape)?;
-            let (form, fate) = self.fate(self.recipe(), weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            let (weight, form, fate) = self.fate(self.recipe(), &name, &shape)?;
             *kept.counts.entry((fate, form.name())).or_default() += 1;
             if let (Some(weight), Fate::Repacked, 1..) = (weight, fate, weights) {
                 let sum = sums.entry(form.name()).or_default();
@@ -254,9 +232,7 @@ impl Checkpoint {
             hasher.update(format!("{decides}\n").as_bytes());
         }
         for (name, shape) in self.matrices() {
-            let full = format!("{name}.weight");
-            let weight = tensors.published(&full, &shape).ok().flatten();
-            let (form, _) = self.fate(recipe, weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            let form = self.form(recipe, &name, &shape);
             hasher.update(format!("{name} {form:?}\n").as_bytes());
         }
     }
@@ -264,24 +240,18 @@ impl Checkpoint {
     /// Refuses a folder that packs a weight in some layers and not in others, unless it declares so: a mix of two
     /// downloads.
     pub(in crate::model) fn check_packed_alike(&self) -> Result<()> {
-        let Source::Tensors(tensors) = &self.source else { return Ok(()) };
-        if self.made_from.is_some() {
-            // The folder was checked when it was packed, and the seal shows that its files belong together.
-            return Ok(());
-        }
-        let Some(format) = tensors.format() else { return Ok(()) };
-        let mut packed: BTreeMap<String, String> = BTreeMap::new();
-        let mut plain = Vec::new();
+        // A kept copy was checked when it was packed, and the seal shows that its files belong together.
+        let Some(format) = self.packed_format() else { return Ok(()) };
+        let (mut packed, mut plain) = (BTreeMap::new(), Vec::new());
         for (name, shape) in self.matrices() {
-            let rest =
-                name.strip_prefix("model.layers.").and_then(|r| r.split_once('.')).map(|(_, rest)| rest.to_owned());
-            let Some(rest) = rest else { continue };
-            let full = format!("{name}.weight");
-            match tensors.published(&full, &shape)? {
+            let Some((_, rest)) = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
+                continue;
+            };
+            match Weight::open(self.tensors()?, &name, &shape)? {
                 Some(weight) => {
-                    packed.entry(rest).or_insert_with(|| format!("{name} is {}", weight.layout()));
+                    packed.entry(rest.to_owned()).or_insert_with(|| format!("{name} is {}", weight.layout()));
                 }
-                None => plain.push((name, rest)),
+                None => plain.push((name.clone(), rest.to_owned())),
             }
         }
         let odd = plain.into_iter().find(|(name, rest)| packed.contains_key(rest) && !format.excludes(name));

@@ -103,15 +103,6 @@ impl Recipe {
             hasher.update(format!("weights {}", self.name()).as_bytes());
         }
     }
-
-    /// Bytes of a bf16 model's matrices on a GPU.
-    pub fn bytes(self, spec: &ModelSpec) -> u64 {
-        let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
-            [out, inner] => self.form(spec, name.trim_end_matches(".weight"), *inner).bytes(*out, *inner),
-            other => other.iter().product::<usize>() * 4,
-        };
-        super::Checkpoint::expected_tensors(spec).into_iter().map(|t| size(t) as u64).sum()
-    }
 }
 
 fn wants_8_bits(spec: &ModelSpec, name: &str) -> bool {
@@ -138,7 +129,7 @@ mod tests {
     #[test]
     fn sizes_of_the_9b_model_are_those_that_are_promised() {
         let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
-        let gib = |recipe: Recipe| recipe.bytes(checkpoint.spec()) as f64 / (1u64 << 30) as f64;
+        let gib = |recipe: Recipe| checkpoint.bytes(recipe) as f64 / (1u64 << 30) as f64;
         assert!((gib(Recipe::Bf16) - 17.66).abs() < 0.05, "{}", gib(Recipe::Bf16));
         assert!((gib(Recipe::Bits8) - 8.97).abs() < 0.05, "{}", gib(Recipe::Bits8));
         assert!((gib(Recipe::Bits6) - 7.42).abs() < 0.05, "{}", gib(Recipe::Bits6));
@@ -159,7 +150,7 @@ mod tests {
         ];
         let packing: Vec<Recipe> = all.into_iter().filter_map(Recipe::asked_for).filter(|r| r.packs()).collect();
         assert_eq!(packing, Recipe::PACKING);
-        assert!(packing.is_sorted_by_key(|recipe| std::cmp::Reverse(recipe.bytes(checkpoint.spec()))));
+        assert!(packing.is_sorted_by_key(|recipe| std::cmp::Reverse(checkpoint.bytes(*recipe))));
     }
 
     #[test]
