@@ -94,7 +94,7 @@ impl<B: Backend> Replay<'_, B> {
                 seen(b, start + rows.start, rows.len(), what)
             };
             let wanted = |row: usize| wanted(start + row);
-            self.live.score_watched(self.b, &self.model, &ids[part], &wanted, &mut each, Some(&mut watch))?;
+            self.live.score(self.b, &self.model, &ids[part], &wanted, &mut each, Some(&mut watch))?;
         }
         Ok(())
     }

@@ -67,12 +67,8 @@ impl<B: Backend> Layer<B> {
     }
 
     pub(super) fn start(&mut self, b: &mut B, position: usize, state: Option<&[f32]>) -> Result<()> {
-        let image = state.map(|values| ImageTensor {
-            name: "state".into(),
-            dtype: Dtype::F32,
-            shape: vec![self.spec.heads, self.spec.head_dim, self.spec.head_dim],
-            data: bytes(values).into(),
-        });
+        let shape = vec![self.spec.heads, self.spec.head_dim, self.spec.head_dim];
+        let image = state.map(|values| ImageTensor::of_floats("state", shape, values));
         b.seek(position)?;
         Ok(b.write_state(&mut self.state, image.as_ref())?)
     }

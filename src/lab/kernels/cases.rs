@@ -79,11 +79,6 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// A tensor in f32 for a cache, a state or a window.
-fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    ImageTensor { name: name.to_owned(), dtype: Dtype::F32, shape, data: bytes(values).into() }
-}
-
 pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
     tensor.dtype.floats(&tensor.data).unwrap_or_default()
 }

@@ -1,8 +1,9 @@
 //! The draft head, up to its MLP.
 
-use super::{Case, EPS, HEAD, Run, Sizes, image, matrix, norm, numbers, perform, tokens, values};
+use super::{Case, EPS, HEAD, Run, Sizes, matrix, norm, numbers, perform, tokens, values};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
+use crate::engine::protocol::ImageTensor;
 
 /// Fuse, input, keys and values, attention of the last row: everything a draft pass computes before its MLP; with this number
 /// of norms before `fc`, over parts of a row's auxiliary hidden states.
@@ -33,7 +34,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usiz
     let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
     let mut window = b.draft_window(&shape)?;
     let known = shape.window.min(case.position);
-    let old = |seed| image("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0));
+    let old = |seed| {
+        ImageTensor::of_floats("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0))
+    };
     let (old_k, old_v) = (old(case.seed + 6), old(case.seed + 7));
     let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);
     let ids = tokens(case.seed, rows, s.vocab);

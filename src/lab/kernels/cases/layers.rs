@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{Case, EPS, HEAD, Mode, Run, Sizes, cuts, image, norm, numbers, part, perform, poisoned, values};
+use super::{Case, EPS, HEAD, Mode, Run, Sizes, cuts, norm, numbers, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{ImageTensor, ROW_ARRAYS};
@@ -40,7 +40,7 @@ impl<B: Backend> Lightning<B> {
             o: b.buf(spec.heads * HEAD, BufKind::Wide)?,
             norms: [norm(b, seed + 1, HEAD)?, norm(b, seed + 2, HEAD)?],
             state: b.recurrent(&spec)?,
-            start: image("state", shape, &values(seed + 3, spec.heads * HEAD * HEAD, 1.0)),
+            start: ImageTensor::of_floats("state", shape, &values(seed + 3, spec.heads * HEAD * HEAD, 1.0)),
             spec,
             width,
         })
@@ -132,7 +132,9 @@ fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
     let k1 = means(spec.kernel, spec.stride, spec.level1_rows(rows));
     let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.level2_rows(rows));
     let arrays = ROW_ARRAYS.into_iter().zip([k, v, k1, k2]);
-    arrays.map(|(name, values)| image(name, vec![values.len() / width, spec.kv_heads, HEAD], &values)).collect()
+    arrays
+        .map(|(name, values)| ImageTensor::of_floats(name, vec![values.len() / width, spec.kv_heads, HEAD], &values))
+        .collect()
 }
 
 pub struct Sparse<B: Backend> {
