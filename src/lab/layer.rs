@@ -3,17 +3,12 @@
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Pass, Result};
 use crate::core::spec::LightningSpec;
-use crate::engine::protocol::{Dtype, ImageTensor};
+use crate::engine::protocol::ImageTensor;
 
 pub const EPS: f32 = 1e-6;
 
 pub fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-/// A tensor in f32 for a cache, a state or a window.
-pub fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    ImageTensor { name: name.to_owned(), dtype: Dtype::F32, shape, data: bytes(values).into() }
 }
 
 pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
@@ -45,7 +40,7 @@ impl<B: Backend> Lightning<B> {
             o: b.buf(spec.heads * spec.head_dim, BufKind::Wide)?,
             norms,
             state: b.recurrent(&spec)?,
-            start: start.map(|values| image("state", shape, values)),
+            start: start.map(|values| ImageTensor::of_floats("state", shape, values)),
             spec,
             width,
         })

@@ -96,10 +96,6 @@ pub trait DraftOps: Backend {
         scale: f32,
         pass: Pass,
     ) -> Result<()>;
-    fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()> {
-        let last = pass.rows().saturating_sub(1);
-        self.draft_copy(dst, 0, src, last..last + 1)
-    }
     /// Rotates the keys of `kvq [rows, k (kv·d) | v (kv·d) | q (heads·d)]` and stores keys and values at the rows' positions.
     fn draft_append(&mut self, window: &mut Self::Window, kvq: &Self::Buf, pass: Pass) -> Result<()>;
     /// Attention of the pass's last query row of `kvq`: rotates it at that row's position and attends to every visible

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
+use super::{Memory, Result, internal};
 use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
 /// Rows and states as images, and buffers for tests. Runs outside of steps and waits for the device. The bytes of rows
@@ -24,17 +24,9 @@ pub trait Images: Memory {
     fn write_rows(&mut self, cache: &mut Self::Cache, start: usize, tensors: &[&ImageTensor]) -> Result<()>;
     /// Loads the rows of `feeds`, in order, into the caches of these layers, which have room for them.
     ///
-    /// A device with a copy engine overrides this, to read, check and send files concurrently. It may return while
-    /// keys and values are still in flight, as long as every operation waits for those it needs; an unreadable row is
-    /// the error of that operation.
-    fn restore_rows(&mut self, caches: &mut [(usize, &mut Self::Cache)], feeds: &[Arc<dyn RowSource>]) -> Result<()> {
-        for (layer, cache) in caches {
-            for feed in feeds {
-                self.write_feed(cache, *layer, feed.as_ref())?;
-            }
-        }
-        Ok(())
-    }
+    /// It may return while keys and values are still in flight, as long as every operation waits for those it needs; an
+    /// unreadable row is the error of that operation.
+    fn restore_rows(&mut self, caches: &mut [(usize, &mut Self::Cache)], feeds: &[Arc<dyn RowSource>]) -> Result<()>;
     /// Copies the first `positions` positions of a sequence's caches, in all layers, from another of the same shape,
     /// by shared memory where the device supports it. Waits for rows in flight.
     fn copy_rows(&mut self, to: &mut [&mut Self::Cache], from: &mut [&mut Self::Cache], positions: usize)
@@ -60,20 +52,6 @@ pub trait Images: Memory {
     /// While true, work may wait for rows, and its duration says nothing about the device.
     fn rows_in_flight(&self) -> bool {
         false
-    }
-    fn write_feed(&mut self, cache: &mut Self::Cache, layer: usize, feed: &dyn RowSource) -> Result<()> {
-        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
-        for name in ROW_ARRAYS {
-            let full = layer_tensor(name, layer);
-            if feed.array(&full).is_some() {
-                let tensor = feed.load(&full).map_err(BackendError::Rows)?;
-                let name = name.to_owned();
-                tensors.push(ImageTensor { name, ..tensor });
-            }
-        }
-        let tensors: Vec<&ImageTensor> = tensors.iter().collect();
-        let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
-        self.write_rows(cache, start, &tensors)
     }
     /// Committed states; fold first. `[heads, d, d]` f32
     fn read_states(&mut self, states: &[&Self::Recurrent]) -> Result<Vec<ImageTensor>>;

@@ -56,7 +56,9 @@ pub trait Steps: Memory {
     /// Activates a new sequence at position 0, which owns all buffers made from now on.
     fn new_place(&mut self) -> Result<Place>;
     fn forget_place(&mut self, id: u64);
-    fn position(&self) -> usize;
+    fn position(&self) -> usize {
+        self.place().position
+    }
     /// Sets the position with nothing pending, for restore and reset.
     fn seek(&mut self, position: usize) -> Result<()>;
     /// Sets the number of given tokens of the segment before the next prefill pass. A device may read a segment's

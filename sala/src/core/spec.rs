@@ -196,25 +196,46 @@ pub enum SpecError {
 
 impl ModelSpec {
     pub fn parameters(&self) -> u64 {
-        let (s, l) = (&self.sparse, &self.lightning);
-        let (h, i) = (self.hidden as u64, self.intermediate as u64);
-        let layers: u64 = self
-            .mixers
-            .iter()
-            .map(|mixer| {
-                let mixer = match mixer {
-                    Mixer::Sparse => h * (s.projection_width() + s.heads * s.head_dim) as u64,
-                    Mixer::Lightning => {
-                        let norms = if l.qk_norm { 2 * l.head_dim } else { 0 }
-                            + if l.output_norm { l.heads * l.head_dim } else { 0 };
-                        h * (l.projection_width() + l.heads * l.head_dim) as u64 + norms as u64
-                    }
-                };
-                mixer + 3 * h * i + 2 * h
-            })
-            .sum();
-        let tables = if self.tie_embeddings { 1 } else { 2 };
-        layers + tables * self.vocab as u64 * h + h
+        self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum()
+    }
+
+    /// Every tensor of the shape, by its checkpoint name (docs/model.md §2), with its dimensions.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (h, i, s, l) = (self.hidden, self.intermediate, &self.sparse, &self.lightning);
+        let mut all = vec![("model.embed_tokens.weight".to_string(), vec![self.vocab, h])];
+        for (layer, mixer) in self.mixers.iter().enumerate() {
+            let (q, kv, gate) = match mixer {
+                Mixer::Sparse => (s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gate.then_some("self_attn.o_gate")),
+                Mixer::Lightning => {
+                    (l.heads * l.head_dim, l.kv_heads * l.head_dim, l.output_gate.then_some("self_attn.z_proj"))
+                }
+            };
+            let norm = |name: &'static str, wanted: bool, width: usize| {
+                (*mixer == Mixer::Lightning && wanted).then(|| (name, vec![width]))
+            };
+            let tensors = [
+                Some(("input_layernorm", vec![h])),
+                norm("self_attn.o_norm", l.output_norm, q),
+                norm("self_attn.q_norm", l.qk_norm, l.head_dim),
+                norm("self_attn.k_norm", l.qk_norm, l.head_dim),
+                Some(("self_attn.q_proj", vec![q, h])),
+                Some(("self_attn.k_proj", vec![kv, h])),
+                Some(("self_attn.v_proj", vec![kv, h])),
+                Some(("self_attn.o_proj", vec![h, q])),
+                gate.map(|gate| (gate, vec![q, h])),
+                Some(("post_attention_layernorm", vec![h])),
+                Some(("mlp.gate_proj", vec![i, h])),
+                Some(("mlp.up_proj", vec![i, h])),
+                Some(("mlp.down_proj", vec![h, i])),
+            ];
+            let full = |(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape);
+            all.extend(tensors.into_iter().flatten().map(full));
+        }
+        all.push(("model.norm.weight".into(), vec![h]));
+        if !self.tie_embeddings {
+            all.push(("lm_head.weight".into(), vec![self.vocab, h]));
+        }
+        all
     }
 }
 

@@ -142,11 +142,8 @@ impl DocumentInfo {
             name: name.to_owned(),
             path,
             hash: text_hash(text),
-            tokens: 0,
             lines: text.lines().count() as u64,
-            complete: false,
-            once: false,
-            update: None,
+            ..DocumentInfo::default()
         }
     }
 
@@ -206,10 +203,7 @@ pub struct Message {
 impl Message {
     /// The text without the line that marks a damaged message.
     pub fn known_text(&self) -> &str {
-        match self.meta.damaged {
-            true => self.text.split_once('\n').map_or("", |(_, rest)| rest),
-            false => &self.text,
-        }
+        if self.meta.damaged { self.text.split_once('\n').map_or("", |(_, rest)| rest) } else { &self.text }
     }
 
     /// Whether it is an unfinished answer: it is being written, or its process was killed. An imported answer of

@@ -3,18 +3,11 @@
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
 use crate::core::sanitize::sanitize_line;
-use crate::core::spec::ModelSpec;
 use crate::core::{Exit, bytes as size, grouped, printed};
 use crate::engine::protocol::{EngineOptions, MemoryInfo};
 use crate::model::{Checkpoint, Recipe};
 
 use super::failure::Failure;
-
-/// From the best form down, for a folder with plain or with already packed weights.
-fn recipes(published: bool) -> Vec<Recipe> {
-    let own = if published { Recipe::Stored } else { Recipe::Bf16 };
-    std::iter::once(own).chain(Recipe::PACKING.iter().copied()).collect()
-}
 
 /// Rounds to full thousands: `790123` gives `790,000`.
 fn tokens(n: u64) -> String {
@@ -22,33 +15,37 @@ fn tokens(n: u64) -> String {
 }
 
 struct Sizes<'a> {
-    spec: &'a ModelSpec,
-    bytes: &'a dyn Fn(Recipe) -> u64,
-    recipes: &'a [Recipe],
-    published: bool,
+    checkpoint: &'a Checkpoint,
+    /// From the best form down.
+    recipes: Vec<Recipe>,
     rows: usize,
     /// The program has a memory limit below the free memory.
     limited: bool,
 }
 
 impl Sizes<'_> {
+    fn new(checkpoint: &Checkpoint, rows: usize, limited: bool) -> Sizes<'_> {
+        // Those of a folder that holds packed weights, or plain ones.
+        let own = if checkpoint.published().is_some() { Recipe::Stored } else { Recipe::Bf16 };
+        let recipes = std::iter::once(own).chain(Recipe::PACKING.iter().copied()).collect();
+        Sizes { checkpoint, recipes, rows, limited }
+    }
+
     fn name(&self, recipe: Recipe) -> &'static str {
-        match recipe {
-            Recipe::Stored if self.published => "published",
-            other => other.name(),
-        }
+        if recipe == Recipe::Stored { "published" } else { recipe.name() }
     }
 
     fn room(&self, recipe: Recipe, free: u64) -> u64 {
-        room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
+        room::resident_tokens(self.checkpoint.spec(), free.saturating_sub(self.checkpoint.bytes(recipe)))
     }
 
     fn plan(&self, recipe: Recipe, free: u64, tokens: u64) -> Option<PagedPlan> {
-        room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
+        let left = free.checked_sub(self.checkpoint.bytes(recipe))?;
+        room::paged(self.checkpoint.spec(), left, self.rows, tokens).ok()
     }
 
     fn pages(&self, recipe: Recipe, free: u64, tokens: u64) -> bool {
-        self.plan(recipe, free, tokens).is_some_and(|plan| plan.is_useful(self.spec, tokens))
+        self.plan(recipe, free, tokens).is_some_and(|plan| plan.is_useful(self.checkpoint.spec(), tokens))
     }
 
     fn advice(&self) -> String {
@@ -77,7 +74,7 @@ fn automatic(sizes: &Sizes<'_>, free: u64, wanted_context: Option<u64>) -> Resul
     let most = || sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
     let possible = || sizes.recipes.iter().rev().find(|r| sizes.plan(**r, free, wanted).is_some());
     let Some(recipe) = sizes.recipes.iter().find(fits).or_else(paged).or_else(most).or_else(possible).copied() else {
-        let least = (sizes.bytes)(Recipe::Bits4) + RESERVE_BYTES;
+        let least = sizes.checkpoint.bytes(Recipe::Bits4) + RESERVE_BYTES;
         return Err(format!(
             "{} of GPU memory are free, {} weights need {} with working memory; {}, or use --model demo",
             size(free),
@@ -99,17 +96,20 @@ fn automatic(sizes: &Sizes<'_>, free: u64, wanted_context: Option<u64>) -> Resul
         n if n >= wanted || !sizes.pages(recipe, free, wanted) => format!("{} tokens", tokens(n)),
         n => format!("{} tokens, and more with keys and values in memory", tokens(n)),
     };
-    let line =
-        format!("{} weights ({}): leaves room for {room}. {better}.", recipe.name(), size((sizes.bytes)(recipe)));
+    let line = format!(
+        "{} weights ({}): leaves room for {room}. {better}.",
+        recipe.name(),
+        size(sizes.checkpoint.bytes(recipe))
+    );
     Ok((recipe, Some(line)))
 }
 
 fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String> {
-    let need = (sizes.bytes)(recipe) + RESERVE_BYTES;
+    let need = sizes.checkpoint.bytes(recipe) + RESERVE_BYTES;
     if need <= free {
         return Ok(recipe);
     }
-    let smaller = sizes.recipes.iter().find(|r| (sizes.bytes)(**r) + RESERVE_BYTES <= free);
+    let smaller = sizes.recipes.iter().find(|r| sizes.checkpoint.bytes(**r) + RESERVE_BYTES <= free);
     let advice = match smaller {
         Some(recipe) => format!("--weights {} fits", recipe.word()),
         None => format!("no form of this model fits: {}, or use --model demo", sizes.advice()),
@@ -121,19 +121,20 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
 /// 8-bit for 790,000, 4-bit for 1,048,000`; and the form in which the longest context fits with keys and values in
 /// host memory, where it does not otherwise.
 pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
-    let bytes = |recipe: Recipe| checkpoint.bytes(recipe);
-    let published = checkpoint.published().is_some();
-    let recipes = recipes(published);
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited: false };
+    let sizes = Sizes::new(checkpoint, rows, false);
     let longest = 2 * checkpoint.spec().max_position as u64;
-    let words = recipes.iter().map(|recipe| match sizes.room(*recipe, free).min(longest) {
-        0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), size(bytes(*recipe))),
-        n => format!("{} weights ({}) leave room for {} tokens", sizes.name(*recipe), size(bytes(*recipe)), tokens(n)),
+    let words = sizes.recipes.iter().map(|recipe| {
+        let weights = format!("{} weights ({})", sizes.name(*recipe), size(checkpoint.bytes(*recipe)));
+        match sizes.room(*recipe, free).min(longest) {
+            0 => format!("{weights} do not fit"),
+            n => format!("{weights} leave room for {} tokens", tokens(n)),
+        }
     });
     let mut line = words.collect::<Vec<_>>().join(", ");
-    let resident = recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);
-    let mut plans = recipes.iter().filter_map(|recipe| Some((recipe, sizes.plan(*recipe, free, longest)?)));
-    let paged = plans.clone().find(|(_, plan)| plan.is_useful(sizes.spec, longest)).or_else(|| plans.next_back());
+    let resident = sizes.recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);
+    let mut plans = sizes.recipes.iter().filter_map(|recipe| Some((recipe, sizes.plan(*recipe, free, longest)?)));
+    let paged =
+        plans.clone().find(|(_, plan)| plan.is_useful(checkpoint.spec(), longest)).or_else(|| plans.next_back());
     if let (false, Some((recipe, plan))) = (resident, paged) {
         line.push_str(&format!("; with {} weights {}", sizes.name(*recipe), plan.line(longest)));
     }
@@ -150,11 +151,7 @@ pub(super) fn choose<B: Memory>(
 ) -> Result<Option<String>, Failure> {
     let MemoryInfo { used, total, .. } = backend.memory();
     let free = total.saturating_sub(used);
-    let published = checkpoint.published().is_some();
-    let recipes = recipes(published);
-    let (rows, limited) = (backend.prefill_rows(), options.gpu_memory.is_some());
-    let bytes = |recipe| checkpoint.bytes(recipe);
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited };
+    let sizes = Sizes::new(checkpoint, backend.prefill_rows(), options.gpu_memory.is_some());
     let on_gpu = backend.kind() == "cuda";
     let no_room = |error: String| Failure { error, exit: Exit::NoDevice };
     let (recipe, line) = match earlier.or(Recipe::asked_for(options.weights)) {
@@ -171,19 +168,18 @@ pub(super) fn choose<B: Memory>(
 mod tests {
     use super::*;
 
-    fn sizes<T>(spec: &ModelSpec, with: impl FnOnce(&Sizes<'_>) -> T) -> T {
-        let bytes = |recipe: Recipe| recipe.bytes(spec);
-        with(&Sizes { spec, bytes: &bytes, recipes: &recipes(false), published: false, rows: 2048, limited: false })
+    fn sizes<T>(checkpoint: &Checkpoint, with: impl FnOnce(&Sizes<'_>) -> T) -> T {
+        with(&Sizes::new(checkpoint, 2048, false))
     }
 
-    fn spec() -> ModelSpec {
-        Checkpoint::open("synthetic:9b").unwrap().spec().clone()
+    fn checkpoint() -> Checkpoint {
+        Checkpoint::open("synthetic:9b").unwrap()
     }
 
     #[test]
     fn the_best_form_that_leaves_room_is_taken_and_says_why() {
-        let spec = spec();
-        let choose = |gib: u64, wanted_context| sizes(&spec, |s| automatic(s, gib << 30, wanted_context));
+        let checkpoint = checkpoint();
+        let choose = |gib: u64, wanted_context| sizes(&checkpoint, |s| automatic(s, gib << 30, wanted_context));
         assert_eq!(choose(24, None).unwrap(), (Recipe::Stored, None));
         let (recipe, line) = choose(16, None).unwrap();
         assert_eq!(recipe, Recipe::Bits8);
@@ -202,18 +198,18 @@ mod tests {
 
     #[test]
     fn a_form_that_does_not_fit_names_one_that_does() {
-        let spec = spec();
-        assert_eq!(sizes(&spec, |s| named(Recipe::Bf16, s, 24 << 30)), Ok(Recipe::Bf16));
-        assert!(sizes(&spec, |s| named(Recipe::Bf16, s, 16 << 30)).unwrap_err().ends_with("--weights 8bit fits"));
+        let checkpoint = checkpoint();
+        assert_eq!(sizes(&checkpoint, |s| named(Recipe::Bf16, s, 24 << 30)), Ok(Recipe::Bf16));
+        assert!(sizes(&checkpoint, |s| named(Recipe::Bf16, s, 16 << 30)).unwrap_err().ends_with("--weights 8bit fits"));
         for (halves, fits) in [(18, "6bit"), (16, "5bit"), (15, "4bit")] {
-            let error = sizes(&spec, |s| named(Recipe::Bits8, s, halves << 29)).unwrap_err();
+            let error = sizes(&checkpoint, |s| named(Recipe::Bits8, s, halves << 29)).unwrap_err();
             assert!(error.ends_with(&format!("--weights {fits} fits")), "{error}");
         }
     }
 
     #[test]
     fn each_form_of_a_card_names_what_it_holds() {
-        let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
+        let checkpoint = checkpoint();
         let line = holds(&checkpoint, 12 << 30, 2048);
         assert!(
             line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 2"),
@@ -229,11 +225,11 @@ mod tests {
 
     #[test]
     fn where_a_context_does_not_fit_its_keys_and_values_go_to_memory() {
-        let spec = spec();
-        let choose = |gib: u64, wanted_context| sizes(&spec, |s| automatic(s, gib << 30, wanted_context));
+        let checkpoint = checkpoint();
+        let choose = |gib: u64, wanted_context| sizes(&checkpoint, |s| automatic(s, gib << 30, wanted_context));
         // An 8 GiB card, minus the driver's memory.
         let free = 15 << 29;
-        let (recipe, line) = sizes(&spec, |s| automatic(s, free, Some(1 << 20))).unwrap();
+        let (recipe, line) = sizes(&checkpoint, |s| automatic(s, free, Some(1 << 20))).unwrap();
         assert_eq!(recipe, Recipe::Bits4);
         assert!(line.unwrap().contains("tokens, and more with keys and values in memory."));
         assert_eq!(choose(12, Some(1 << 20)).unwrap().0, Recipe::Bits8, "no form has room for all of it");

@@ -84,9 +84,7 @@ impl Chain {
         let first = (order - 1).clamp(from, tokens.len());
         self.prev.resize(first, NONE);
         let leaving = (1..order).fold(1u64, |power, _| power.wrapping_mul(FACTOR));
-        let Some(start) = (first + 1).checked_sub(order) else {
-            return;
-        };
+        let Some(start) = (first + 1).checked_sub(order) else { return };
         let mut rolling = hash(&tokens[start..first]);
         for ((end, &token), &oldest) in (first..).zip(&tokens[first..]).zip(&tokens[start..]) {
             rolling = roll(rolling, token);

@@ -26,9 +26,7 @@ use crate::model::{Checkpoint, Live, Model, Recipe, shown};
 
 pub(super) fn run(options: &EngineOptions, parking: &mut Parking<'_>) -> Result<Left, Failure> {
     let (since, options) = (Instant::now(), &parking.options(options));
-    let mut checkpoint = Checkpoint::open(&options.model)?;
-    checkpoint.check()?;
-    checkpoint.set_prefill(options.prefill);
+    let checkpoint = open(options)?;
     tracing::debug!(ms = since.elapsed().as_millis(), "checkpoint open");
     if !keep::likely(options) {
         checkpoint.expect();
@@ -44,8 +42,7 @@ pub(super) fn run(options: &EngineOptions, parking: &mut Parking<'_>) -> Result<
         Gpu::Opened(_) if !loading(parking.events, 0.0) => Ok(Left::Ended),
         Gpu::Opened(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
-            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options, parking.form())?);
-            load(*backend, instead(found, checkpoint, &mut notes), options, notes, parking)
+            choose_and_load(*backend, checkpoint, found, options, notes, parking)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), exit: Exit::NoDevice })
@@ -55,9 +52,7 @@ pub(super) fn run(options: &EngineOptions, parking: &mut Parking<'_>) -> Result<
                 too_large_for_cpu(&checkpoint, &why)?;
                 notes.push(format!("{why}. Running on the CPU."));
             }
-            let cpu = Cpu::new();
-            notes.extend(fit::choose(&cpu, &mut checkpoint, options, parking.form())?);
-            load(cpu, instead(found, checkpoint, &mut notes), options, notes, parking)
+            choose_and_load(Cpu::new(), checkpoint, found, options, notes, parking)
         }
     }
 }
@@ -67,24 +62,36 @@ pub(super) fn run_on<B: DraftOps>(
     options: &EngineOptions,
     parking: &mut Parking<'_>,
 ) -> Result<Left, Failure> {
+    let checkpoint = open(options)?;
+    let found = keep::look(&checkpoint, options);
+    choose_and_load(backend, checkpoint, found, options, options.notes.clone(), parking)
+}
+
+fn open(options: &EngineOptions) -> Result<Checkpoint, Failure> {
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     checkpoint.set_prefill(options.prefill);
-    let mut notes = options.notes.clone();
+    Ok(checkpoint)
+}
+
+/// Loads the weights in the form that fits the device: those of an earlier start, if it kept them.
+fn choose_and_load<B: DraftOps>(
+    backend: B,
+    mut checkpoint: Checkpoint,
+    found: keep::Found,
+    options: &EngineOptions,
+    mut notes: Vec<String>,
+    parking: &mut Parking<'_>,
+) -> Result<Left, Failure> {
     notes.extend(fit::choose(&backend, &mut checkpoint, options, parking.form())?);
-    let found = keep::look(&checkpoint, options);
-    load(backend, instead(found, checkpoint, &mut notes), options, notes, parking)
+    let (checkpoint, note) = found.instead_of(checkpoint);
+    notes.extend(note);
+    load(backend, Arc::new(checkpoint), options, notes, parking)
 }
 
 /// Reports progress; `false` if the receiver has closed.
 fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
     events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()
-}
-
-fn instead(found: keep::Found, checkpoint: Checkpoint, notes: &mut Vec<String>) -> Arc<Checkpoint> {
-    let (checkpoint, note) = found.instead_of(checkpoint);
-    notes.extend(note);
-    Arc::new(checkpoint)
 }
 
 /// Parameters of the largest model that runs on a CPU without a request: a larger one takes seconds per word, and more
@@ -183,19 +190,14 @@ fn load<B: DraftOps>(
         device: backend.describe(),
         device_kind: backend.kind().into(),
         dtype: number_types(&checkpoint),
-        parameters: Checkpoint::expected_tensors(spec)
-            .iter()
-            .map(|(_, shape)| shape.iter().product::<usize>() as u64)
-            .sum(),
+        parameters: spec.parameters(),
         context_limit: live.limit() as u64,
         max_sequences: MAX_SEQUENCES as u32,
         draft: head.as_ref().map(|head| head.name().to_string()),
         fingerprint: checkpoint.state_fingerprint(),
         memory: backend.memory(),
         notes,
-        server: None,
-        host: None,
-        parked: false,
+        ..ModelInfo::default()
     };
     parking.loaded = Some((info.clone(), checkpoint.recipe()));
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");

@@ -207,9 +207,6 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Memory for `rows` more positions of the active sequence, in case another program took the reserved memory;
     /// `false` if it has to wait until another job ends.
-    ///
-    /// # Errors
-    /// There is no memory, and no other job.
     pub(super) fn room_for_rows(&mut self, id: u64, rows: usize) -> Result<bool, DecodeError> {
         let rows = rows.min(self.live.limit() - self.live.position());
         loop {

@@ -66,10 +66,6 @@ impl Sampler {
         sampler
     }
 
-    pub fn sampling(&self) -> &Sampling {
-        &self.sampling
-    }
-
     fn penalises_seen(&self) -> bool {
         self.sampling.repeat_penalty != 1.0
     }
@@ -90,16 +86,12 @@ impl Sampler {
     /// The token at output `position`, drawn from the row after the accepted tokens and `path`, the drafts between
     /// them and the row. `None` only for a row without top logits.
     pub fn draw(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
-        self.choose(row, position, path).map(|d| d.token)
+        self.propose(row, position, path).map(|drafted| drafted.token)
     }
 
     /// The draft's proposal for output `position`: the same rule on the draft's distribution with the same noise.
     /// `row` holds ids of the model's vocabulary and the log-sum-exp of the draft's own logits.
     pub fn propose(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Drafted> {
-        self.choose(row, position, path)
-    }
-
-    fn choose(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Drafted> {
         if self.sampling.temperature <= 0.0 {
             let best = self.penalised(row, path).into_iter().next()?;
             let confidence = (best.1 - f64::from(row.log_sum_exp)).exp().min(1.0);

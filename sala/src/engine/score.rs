@@ -54,9 +54,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let begun = Instant::now();
         let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
         let first_list = done.is_empty();
-        // Other sequences have turns in between, and see all their blocks.
-        live.hide_blocks(b, hidden);
-        let scored = live.score(b, model, chunk, &|_| true, &mut |row, logits| {
+        let mut note = |row: usize, logits: &[f32]| {
             let Some(&token) = scoring.tokens.get(from + row + 1) else {
                 return Err(internal("score", "a row with no token after it").into());
             };
@@ -65,7 +63,10 @@ impl<B: DraftOps> Worker<'_, B> {
                 run.likely.push(likely(logits, token, most.into()));
             }
             Ok(())
-        });
+        };
+        // Other sequences have turns in between, and see all their blocks.
+        live.hide_blocks(b, hidden);
+        let scored = live.score(b, model, chunk, &|_| true, &mut note, None);
         live.hide_blocks(b, &[]);
         scored?;
         self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), 0.0, false, shared);

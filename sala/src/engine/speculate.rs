@@ -101,9 +101,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// Exchanges the active conversation with a parked one.
-    ///
-    /// # Errors
-    /// Exactly one of `other` and this decoder has a head.
     pub fn swap(&mut self, other: &mut Parked<B>) -> Result<()> {
         match (&mut self.head, &mut other.window) {
             (Some(head), Some(window)) => head.swap(window),
@@ -154,10 +151,6 @@ impl<B: DraftOps> Decoder<B> {
         self.now.index.tokens()
     }
 
-    pub fn policy(&self) -> &Policy {
-        &self.now.policy
-    }
-
     /// Prepares the n-gram lookup for a state that is being restored: [`Decoder::restore`] with the same `history`
     /// follows.
     pub fn look_up_in(&mut self, history: &[Token]) {
@@ -187,20 +180,12 @@ impl<B: DraftOps> Decoder<B> {
         };
         let json = serde_json::to_vec(self.now.policy.calibration())
             .map_err(|_| DecodeError::Order("what drafts were worth is no JSON"))?;
-        tensors.push(ImageTensor {
-            name: CALIBRATION.into(),
-            dtype: Dtype::U8,
-            shape: vec![json.len()],
-            data: json.into(),
-        });
+        tensors.push(ImageTensor::new(CALIBRATION, Dtype::U8, vec![json.len()], json));
         Ok(tensors)
     }
 
     /// Adds the chunk that `live` has just prefilled; `following` prompt tokens remain after it. Drops a pending
     /// token: if it belongs to the text, the given tokens contain it.
-    ///
-    /// # Errors
-    /// The device, or a chunk that `live` has not read.
     pub fn read(
         &mut self,
         b: &mut B,
@@ -211,9 +196,7 @@ impl<B: DraftOps> Decoder<B> {
     ) -> Result<()> {
         (self.now.generation, self.now.last_logits) = (None, None);
         let start = live.position().checked_sub(chunk.len()).filter(|s| *s <= self.now.index.tokens().len());
-        let Some(start) = start else {
-            return Err(DecodeError::Order("the chunk is not the end of the state"));
-        };
+        let Some(start) = start else { return Err(DecodeError::Order("the chunk is not the end of the state")) };
         self.now.index.truncate(start);
         self.now.index.extend(chunk);
         if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
@@ -223,9 +206,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// Keeps the top logits after the last read row, for a generation that begins later, or in a fork. Waits.
-    ///
-    /// # Errors
-    /// The device, or the last pass of `live` read nothing.
     pub fn keep_last(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<()> {
         self.now.last_logits = Some(live.prefill_logits(b, model)?);
         Ok(())
@@ -233,9 +213,6 @@ impl<B: DraftOps> Decoder<B> {
 
     /// Starts to generate: draws the first token from the last prefilled row, or continues from a pending token, which
     /// is not reported again.
-    ///
-    /// # Errors
-    /// The device, or neither a prefill nor a pending token to continue from.
     pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, request: &Generate) -> Result<Round> {
         let sampler = Sampler::new(request.sampling, self.now.index.tokens());
         let generation = Generation {
@@ -278,14 +255,9 @@ impl<B: DraftOps> Decoder<B> {
             rows.iter().try_for_each(|row| finite(row, position))?;
             (kept, path) = (true, generation.ahead(&rows));
         }
-        let whole = || match kept {
-            true => Err(DecodeError::OnlyLikeliest),
-            false => Ok(live.logits_of(b, model, 0)?),
-        };
+        let whole = || if kept { Err(DecodeError::OnlyLikeliest) } else { Ok(live.logits_of(b, model, 0)?) };
         let token = generation.draw(&row, position as u64, &[], whole)?;
-        let Some(token) = token else {
-            return Err(DecodeError::Order("the model made no top logits"));
-        };
+        let Some(token) = token else { return Err(DecodeError::Order("the model made no top logits")) };
         let Some((token, last)) = generation.steered(token) else {
             return Ok(Round { ended: Some(Ended::Stop), ..Round::default() });
         };

@@ -48,6 +48,10 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) rounds: usize,
 }
 
+fn unusable(why: &str) -> EngineFault {
+    EngineFault::Fatal { why: why.to_owned(), exit: Exit::NoDevice }
+}
+
 impl<'c, B: DraftOps> Worker<'c, B> {
     pub(super) fn new(
         backend: B,
@@ -112,10 +116,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             (Err(second), None) => self.lost(&second.to_string()),
             (Err(second), Some((id, error))) => {
                 let why = format!("{error}; and the device did not recover: {second}");
-                self.send(EngineEvent::Failed {
-                    id,
-                    fault: EngineFault::Fatal { why: why.clone(), exit: Exit::NoDevice },
-                });
+                self.send(EngineEvent::Failed { id, fault: unusable(&why) });
                 self.lost(&why);
             }
         }
@@ -132,10 +133,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         waiting.sort_unstable();
         waiting.dedup();
         for id in waiting {
-            self.send(EngineEvent::Failed {
-                id,
-                fault: EngineFault::Fatal { why: why.to_owned(), exit: Exit::NoDevice },
-            });
+            self.send(EngineEvent::Failed { id, fault: unusable(why) });
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use rayon::prelude::*;
 
-use super::forward::Seen;
+use super::forward::{Seen, Wanted};
 use super::weights::FINGERPRINT_DIGITS;
 use super::{Checkpoint, Live, Model, ModelError, Result};
 use crate::backend::forms::UNIT_COLUMNS;
@@ -254,9 +254,6 @@ impl Watch<'_> {
 
 /// Reads `texts`, each from an empty state, and sums the moments. `progress` receives the tokens read so far. `None`
 /// after a stop.
-///
-/// # Errors
-/// The device; a token outside the vocabulary; a model with values that are not finite.
 pub fn collect<B: Backend>(
     b: &mut B,
     checkpoint: &Checkpoint,
@@ -277,7 +274,8 @@ pub fn collect<B: Backend>(
                 return Ok(None);
             }
             let mut watch = Watch { spec: checkpoint.spec(), norms: &norms, sums: &mut sums };
-            live.prefill_probed(b, &model, chunk, &mut |b, what| watch.see(b, chunk.len(), what))?;
+            let mut see = |b: &mut B, what: Seen<'_, B>| watch.see(b, chunk.len(), what);
+            live.prefill_pass(b, &model, chunk, Wanted::Output, Some(&mut see))?;
             live.advance(b, chunk.len())?;
             read += chunk.len();
             progress(read);

@@ -25,8 +25,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 
+use super::quantize::{Made, write_tensors};
 use super::{Live, Model, ModelError, Result};
 use crate::backend::Backend;
 use crate::engine::protocol::Token;
@@ -59,9 +59,6 @@ pub struct Recorder<B: Backend> {
 
 impl<B: Backend> Recorder<B> {
     /// For samples of at most `limit` tokens, with the outputs of `layers` (at least one) as auxiliary hidden states.
-    ///
-    /// # Errors
-    /// A layer outside the model, or not enough memory.
     pub fn new(b: &mut B, model: &Model<B>, limit: usize, layers: &[usize]) -> Result<Self> {
         if layers.is_empty() {
             return Err(ModelError::Order { op: "Recorder::new", reason: "no layer's hidden states are kept".into() });
@@ -72,9 +69,6 @@ impl<B: Backend> Recorder<B> {
     }
 
     /// Reads `prompt` and answers greedily with at most `most` tokens, up to and including one of `stop`.
-    ///
-    /// # Errors
-    /// An empty prompt, one that does not fit, or the device.
     pub fn sample(
         &mut self,
         b: &mut B,
@@ -92,9 +86,7 @@ impl<B: Backend> Recorder<B> {
         let mut best = self.live.prefill_logits(b, model)?;
         let most = most.min(self.live.limit().saturating_sub(prompt.len()));
         for _ in 0..most {
-            let Some(token) = best.ids.first().copied() else {
-                break;
-            };
+            let Some(token) = best.ids.first().copied() else { break };
             self.live.verify(b, model, &[token])?;
             best = self.live.top_logits(b, 1)?.into_iter().next().unwrap_or_default();
             self.keep(b, &[token], true, &mut sample)?;
@@ -120,10 +112,9 @@ impl<B: Backend> Recorder<B> {
     /// Writes a sample; a failure leaves no file at `path`. `about` is added to the file's metadata.
     pub fn write(&self, model: &Model<B>, sample: &Sample, about: &[(&str, String)], path: &Path) -> Result<()> {
         let spec = model.spec();
-        let (rows, aux_hidden) = (sample.tokens.len(), self.layers.len());
+        let rows = sample.tokens.len();
         let ids = whole(sample.tokens.iter().map(|t| i64::from(*t)));
         let mask = whole(sample.written.iter().map(|w| i64::from(*w)));
-        let (hidden, aux) = (halves(&sample.hidden), halves(&sample.aux_hidden));
         let layers: Vec<String> = self.layers.iter().map(ToString::to_string).collect();
         let mut metadata: HashMap<String, String> = about.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         for (key, value) in [
@@ -134,25 +125,25 @@ impl<B: Backend> Recorder<B> {
         ] {
             metadata.insert(key.to_owned(), value);
         }
-        let broken = |cause: String| ModelError::Write { path: path.into(), cause: std::io::Error::other(cause) };
-        let view = |dtype: Dtype, shape: &[usize], bytes| {
-            TensorView::new(dtype, shape.to_vec(), bytes).map_err(|e| broken(e.to_string()))
+        let made = |name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>| Made {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+            bytes: bytes.into(),
         };
         let tensors = [
-            ("aux_hidden_state", view(Dtype::BF16, &[1, rows, aux_hidden * spec.hidden], &aux)?),
-            ("hidden_state", view(Dtype::BF16, &[1, rows, spec.hidden], &hidden)?),
-            ("input_ids", view(Dtype::I64, &[rows], &ids)?),
-            ("loss_mask", view(Dtype::I64, &[rows], &mask)?),
+            made(
+                "aux_hidden_state",
+                Dtype::BF16,
+                &[1, rows, self.layers.len() * spec.hidden],
+                halves(&sample.aux_hidden),
+            ),
+            made("hidden_state", Dtype::BF16, &[1, rows, spec.hidden], halves(&sample.hidden)),
+            made("input_ids", Dtype::I64, &[rows], ids),
+            made("loss_mask", Dtype::I64, &[rows], mask),
         ];
-        let bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| broken(e.to_string()))?;
-        // A trainer that reads the folder meanwhile must not find half a sample.
-        let unfinished = path.with_extension("tmp");
-        let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
-        written.map_err(|cause| {
-            // A file that remains has a name that no trainer reads.
-            let _ = std::fs::remove_file(&unfinished);
-            ModelError::Write { path: path.into(), cause }
-        })
+        // A trainer that reads the folder meanwhile does not find half a sample.
+        write_tensors(path, &tensors, metadata).map(drop)
     }
 }
 

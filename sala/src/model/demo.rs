@@ -2,7 +2,7 @@
 //! `assets/demo/MODEL_CARD.md` describes how the model was made.
 
 use super::Result;
-use super::tensors::{EmbeddedFile, Tensors};
+use super::tensors::{Embedded, Tensors};
 
 pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
 pub const DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
@@ -14,22 +14,14 @@ pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generat
 
 pub const DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
 
-pub(super) const WEIGHTS: [EmbeddedFile; 2] = [
-    EmbeddedFile {
-        name: "demo/model-00001-of-00002.safetensors",
-        bytes: include_bytes!("../../assets/demo/model-00001-of-00002.safetensors"),
-    },
-    EmbeddedFile {
-        name: "demo/model-00002-of-00002.safetensors",
-        bytes: include_bytes!("../../assets/demo/model-00002-of-00002.safetensors"),
-    },
+pub(super) const WEIGHTS: [Embedded; 2] = [
+    ("demo/model-00001-of-00002.safetensors", include_bytes!("../../assets/demo/model-00001-of-00002.safetensors")),
+    ("demo/model-00002-of-00002.safetensors", include_bytes!("../../assets/demo/model-00002-of-00002.safetensors")),
 ];
 
 const DRAFT_CONFIG: &str = include_str!("../../assets/demo/eagle3/config.json");
-const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
-    name: "demo/eagle3/model.safetensors",
-    bytes: include_bytes!("../../assets/demo/eagle3/model.safetensors"),
-};
+const DRAFT_WEIGHTS: Embedded =
+    ("demo/eagle3/model.safetensors", include_bytes!("../../assets/demo/eagle3/model.safetensors"));
 
 /// All files of a folder of the built-in model except `config.json` and weights: (path, contents).
 pub const DEMO_FILES: [(&str, &[u8]); 6] = [
@@ -38,7 +30,7 @@ pub const DEMO_FILES: [(&str, &[u8]); 6] = [
     ("generation_config.json", DEMO_GENERATION_CONFIG.as_bytes()),
     ("thesaurus.txt", DEMO_THESAURUS.as_bytes()),
     ("eagle3/config.json", DRAFT_CONFIG.as_bytes()),
-    ("eagle3/model.safetensors", DRAFT_WEIGHTS.bytes),
+    ("eagle3/model.safetensors", DRAFT_WEIGHTS.1),
 ];
 
 /// `config.json` and weights of the built-in model's EAGLE-3 head.

@@ -50,7 +50,7 @@ pub struct Tables<'a, B: DraftOps> {
 
 impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
     fn from(model: &'a Model<B>) -> Self {
-        Tables { embed: model.embed(), head: model.head() }
+        Tables { embed: &model.embed, head: model.head() }
     }
 }
 
@@ -185,12 +185,8 @@ impl<B: DraftOps> DraftHead<B> {
         } else {
             self.now.reset(start);
         }
-        let Some(known) = rows.checked_sub(1) else {
-            return Ok(());
-        };
-        let Some(tokens) = history.get(start + 1..start + rows) else {
-            return Ok(());
-        };
+        let Some(known) = rows.checked_sub(1) else { return Ok(()) };
+        let Some(tokens) = history.get(start + 1..start + rows) else { return Ok(()) };
         for (first, tokens) in (0..known).step_by(READ_ROWS).zip(tokens.chunks(READ_ROWS)) {
             b.draft_seek(tokens, start + first, self.now.first)?;
             b.draft_copy(&mut self.read, 0, aux_hidden, first..first + tokens.len())?;
@@ -251,22 +247,17 @@ impl<B: DraftOps> DraftHead<B> {
 
     /// Extends the window by all waiting rows and predicts the token after the pending one. `history` ends with the
     /// pending token, so it is one longer than the state. Only when [`DraftHead::ready`].
-    ///
-    /// # Errors
-    /// The device; [`DraftError::Refused`] if the head is not ready.
     pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<TopLogits> {
         let rows = self.now.waiting;
         let tokens = history.get(self.now.next + 1..self.now.next + 1 + rows).filter(|tokens| !tokens.is_empty());
-        let Some(tokens) = tokens else {
-            return Err(DraftError::Refused("its window does not reach to the last token".into()));
-        };
+        let Some(tokens) = tokens else { return config::refuse("its window does not reach to the last token") };
         b.draft_seek(tokens, self.now.next, self.now.first)?;
         let (w, c, bufs) = (&self.weights, &self.config, &mut self.bufs);
         let DraftWindow { window, aux_hidden, .. } = &mut self.now;
         let pass = Pass::Verify { rows };
         b.step(StepKey::DraftExtend(rows), &mut |b| {
             w.project_rows(b, c, bufs, aux_hidden, tables, window, pass)?;
-            b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
+            b.draft_copy(&mut bufs.stream, 0, &bufs.g, rows - 1..rows)?;
             w.layer(b, c, bufs, tables, window, pass)
         })?;
         (self.now.next, self.now.waiting, self.now.ahead) = (self.now.next + rows, 0, 0);

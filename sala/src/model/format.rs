@@ -51,7 +51,7 @@ impl Family {
 
 #[derive(Clone, Debug)]
 pub struct Format {
-    family: Family,
+    pub(super) family: Family,
     name: String,
     algorithm: Option<String>,
     bits: Option<i64>,
@@ -110,10 +110,6 @@ impl Format {
             excluded: excluded(q),
             packed: q.get("quantized_layers").and_then(Value::as_object).map(|of| of.keys().cloned().collect()),
         }
-    }
-
-    pub fn family(&self) -> Family {
-        self.family
     }
 
     /// The format and the reason for refusing it, `a HQQ model, 4 bits, which is not read (GPTQ, … are)`; `None` if it

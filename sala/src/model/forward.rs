@@ -35,8 +35,8 @@ enum MixerWeights<B: Backend> {
 
 pub struct Model<B: Backend> {
     spec: ModelSpec,
-    /// `[vocab, hidden]`
-    embed: B::Matrix,
+    /// `[vocab, hidden]`; a draft head reads it too.
+    pub(super) embed: B::Matrix,
     layers: Vec<Layer<B>>,
     norm: B::Vector,
     /// `[vocab, hidden]`; `None` where the embedding table is the head.
@@ -72,11 +72,6 @@ pub type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p
 impl<B: Backend> Model<B> {
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
-    }
-
-    /// `[vocab, hidden]`; a draft head reads it too.
-    pub fn embed(&self) -> &B::Matrix {
-        &self.embed
     }
 
     /// `[vocab, hidden]`

@@ -11,9 +11,6 @@ use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource, Ro
 
 impl<B: Backend> Live<B> {
     /// KV rows of `positions`, for saving. Their bytes may still arrive while the caller continues.
-    ///
-    /// # Errors
-    /// Positions outside the state, or the device.
     pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
         if positions.start > positions.end || positions.end > self.now.position {
             let reason = format!("{positions:?} of {} tokens", self.now.position);

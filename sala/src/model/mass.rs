@@ -10,9 +10,6 @@ use crate::backend::{Backend, BlockMass, MassOf, Pass};
 impl<B: Backend> Live<B> {
     /// Adds the attention mass of rows `rows` of the last verify pass, before its advance, to one of the sums. Call it
     /// for accepted rows only.
-    ///
-    /// # Errors
-    /// No verify pass to advance, rows outside the pass, or the device.
     pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
         match self.now.phase {
             Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}

@@ -132,28 +132,18 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Exit code of a run that ends with this error (docs/terminal.md §2): all errors of a model folder share one.
+    /// Exit code of a run that ends with this error (docs/terminal.md §2).
     pub fn exit(&self) -> Exit {
         match self {
-            ModelError::File { .. }
-            | ModelError::NoCheckpoint { .. }
-            | ModelError::Quantised { .. }
-            | ModelError::Packed { .. }
-            | ModelError::Damaged { .. }
-            | ModelError::Unknown(_)
-            | ModelError::Spec(_)
-            | ModelError::FolderSpec { .. }
-            | ModelError::MissingTensor { .. }
-            | ModelError::TensorShape { .. }
-            | ModelError::TensorType { .. }
-            | ModelError::Token { .. }
-            | ModelError::Backend(BackendError::NotFinite(_)) => Exit::NoModel,
+            ModelError::Backend(BackendError::NotFinite(_)) => Exit::NoModel,
             ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => Exit::NoDevice,
             ModelError::InUse { .. } => Exit::InUse,
             ModelError::Write { .. } => Exit::Disk,
             ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => {
                 Exit::Failure
             }
+            // All others are about a model's folder.
+            _ => Exit::NoModel,
         }
     }
 }

@@ -7,15 +7,11 @@
 
 mod check;
 mod folder;
-mod header;
-mod notes;
 mod statistics;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-
-use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
 use super::format::METHOD;
@@ -36,7 +32,8 @@ pub use folder::{
     remove_kept,
 };
 pub use write::Claim;
-use write::{remove, write_tensors, write_text};
+pub(super) use write::{Made, write_tensors};
+use write::{remove, write_text};
 
 const CONFIG: &str = "config.json";
 /// Key of `quantization_config`: hash of the source weights, independent of form and calibration.
@@ -71,17 +68,7 @@ pub struct Calibration<'a> {
     pub statistics: Option<&'a Statistics>,
 }
 
-struct Made {
-    name: String,
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
 /// [`quantize_claimed`] into a folder that this call claims and clears of stopped runs' temporary files.
-///
-/// # Errors
-/// As there; [`ModelError::InUse`].
 pub fn quantize(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
@@ -99,9 +86,6 @@ pub fn quantize(
 
 /// Packs `source` by its recipe into a folder after [`remove_damaged`]; with `calibration`, by its statistics.
 /// `progress` receives every part once it is on the disk. `None` after a stop.
-///
-/// # Errors
-/// A source without files, tensors that cannot be read, values that are not finite, the disk.
 pub fn quantize_claimed(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
@@ -110,16 +94,14 @@ pub fn quantize_claimed(
     stop: &Cancel,
     progress: &mut dyn FnMut(&Part),
 ) -> Result<Option<u64>> {
-    let Source::Tensors(tensors) = &source.source else {
-        return Err(ModelError::Unknown(source.name().to_owned()));
-    };
+    let Source::Tensors(tensors) = &source.source else { return Err(ModelError::Unknown(source.name().to_owned())) };
     source.check()?;
     source.expect();
     let out = claim.folder();
     let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
     let parts = parts(source.spec());
     let (mut total, mut index, mut hashes) = (0, BTreeMap::new(), BTreeMap::new());
-    let mut noted = compared.hashes().clone();
+    let mut noted = compared.0.clone();
     for (i, (name, weights)) in parts.iter().enumerate() {
         if stop.is_cancelled() {
             return Ok(None);
@@ -131,12 +113,12 @@ pub fn quantize_claimed(
             None => {
                 if is_finished(out)? {
                     // The folder is incomplete from here to the new index; the notes keep the hashes of its parts.
-                    notes::write(out, &noted)?;
+                    check::note(out, &noted)?;
                     remove(&out.join(WEIGHTS_INDEX))?;
                 }
                 let (errors, hash) = write_part(source, tensors, calibration, weights, &path, &id)?;
                 noted.insert(file.clone(), hash);
-                notes::write(out, &noted)?;
+                check::note(out, &noted)?;
                 (errors, false)
             }
         };
@@ -173,7 +155,7 @@ pub fn quantize_claimed(
     let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
     let index = serde_json::json!({ "metadata": metadata, "weight_map": index });
     write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
-    remove(&out.join(notes::NOTES))?;
+    remove(&out.join(check::NOTES))?;
     Ok(Some(total))
 }
 
@@ -183,7 +165,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
 
 fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     let mut all: Vec<(String, Vec<(String, Vec<usize>)>)> = Vec::new();
-    for (tensor, shape) in Checkpoint::expected_tensors(spec) {
+    for (tensor, shape) in spec.tensors() {
         let layer = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
         let name = match layer {
             Some((layer, _)) => format!("layer {layer}"),
@@ -218,17 +200,12 @@ fn write_part(
         weights: if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 },
         outputs: (!outputs.is_empty()).then(|| [mean(0), mean(1)]),
     };
-    let failed = |e: safetensors::SafeTensorError| at(path)(std::io::Error::other(e.to_string()));
-    let views: Vec<(String, TensorView<'_>)> = made
-        .iter()
-        .map(|m| Ok((m.name.clone(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(failed)?)))
-        .collect::<Result<_>>()?;
     let noted = match errors.outputs {
         None => format!("{id} {:.4e}", errors.weights),
         Some([plain, careful]) => format!("{id} {:.4e} {plain:.4e} {careful:.4e}", errors.weights),
     };
     // One key and few digits: the same weights give the same file.
-    let hash = write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
+    let hash = write_tensors(path, &made, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
     // Reads the rounded errors back, so that a continued run reports the same.
     Ok((written(path, id)?.unwrap_or(errors), hash))
 }
@@ -248,14 +225,18 @@ fn pack(
     calibration: Option<&Calibration<'_>>,
     name: &str,
     shape: &[usize],
-) -> Result<(Made, Cost)> {
+) -> Result<(Made<'static>, Cost)> {
     let base = name.trim_end_matches(".weight");
     if let [out, inner] = *shape {
         let (form, fate) = source.fate_of(base, shape)?;
         if let Some(row) = form.row() {
             let shape = form.stored_shape(out, inner);
-            let made =
-                |bytes| Made { name: format!("{base}.{}", row.part), dtype: safetensors::Dtype::U8, shape, bytes };
+            let made = |bytes: Vec<u8>| Made {
+                name: format!("{base}.{}", row.part),
+                dtype: safetensors::Dtype::U8,
+                shape,
+                bytes: bytes.into(),
+            };
             if matches!(fate, Fate::Exact | Fate::Nearly) {
                 let loaded = source.weight(base, &[out, inner])?;
                 return Ok((made(loaded.view().data.to_vec()), Cost::default()));
@@ -272,7 +253,10 @@ fn pack(
     let loaded = tensors.get(name, shape)?;
     let view = loaded.view();
     let dtype = if view.dtype == Dtype::Bf16 { safetensors::Dtype::BF16 } else { safetensors::Dtype::F32 };
-    Ok((Made { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: view.data.to_vec() }, Cost::default()))
+    Ok((
+        Made { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: view.data.to_vec().into() },
+        Cost::default(),
+    ))
 }
 
 fn pack_rows(

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::backend::{Backend, HeadRows, MAX_VERIFY_ROWS, Pass, Result as BackendResult, internal};
 use crate::engine::protocol::{Likely, Token};
 
-use super::forward::Seen;
+use super::forward::{Seen, Wanted};
 use super::{Live, Model, Result};
 
 /// Receives the intermediate results of a pass over these rows.
@@ -53,24 +53,9 @@ fn runs(rows: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
 
 impl<B: Backend> Live<B> {
     /// Reads `tokens` at the current position as prompt and passes `each` the logits `[vocab]` of every row selected
-    /// by `wanted`; rows are counted from the first of `tokens`. Waits for the device at every run of up to 16 of
-    /// them.
-    ///
-    /// # Errors
-    /// As [`Live::prefill`], and errors of `each`.
+    /// by `wanted`; rows are counted from the first of `tokens`. `watch` receives all intermediate results. Waits for
+    /// the device at every run of up to 16 rows.
     pub fn score(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        tokens: &[Token],
-        wanted: &dyn Fn(usize) -> bool,
-        each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
-    ) -> Result<()> {
-        self.score_watched(b, model, tokens, wanted, each, None)
-    }
-
-    /// Like [`Live::score`]; `watch` receives all intermediate results.
-    pub fn score_watched(
         &mut self,
         b: &mut B,
         model: &Model<B>,
@@ -86,7 +71,10 @@ impl<B: Backend> Live<B> {
             match &mut watch {
                 None if rows.clone().any(wanted) => self.prefill(b, model, chunk)?,
                 None => self.prefill_state(b, model, chunk)?,
-                Some(watch) => self.prefill_probed(b, model, chunk, &mut |b, what| watch(b, rows.clone(), what))?,
+                Some(watch) => {
+                    let mut probe = |b: &mut B, what: Seen<'_, B>| watch(b, rows.clone(), what);
+                    self.prefill_pass(b, model, chunk, Wanted::Output, Some(&mut probe))?;
+                }
             }
             let pass = Pass::Prefill { rows: chunk.len() };
             for part in runs(rows.clone().filter(|row| wanted(*row))) {

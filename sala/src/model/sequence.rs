@@ -13,9 +13,6 @@ use super::{Model, ModelError, Result};
 
 impl<B: Backend> Live<B> {
     /// An empty sequence next to the current one.
-    ///
-    /// # Errors
-    /// Not enough memory.
     pub fn another(&self, b: &mut B, model: &Model<B>) -> Result<Sequence<B>> {
         let here = b.place();
         let made = b.new_place().map_err(ModelError::from).and_then(|place| {
@@ -31,9 +28,6 @@ impl<B: Backend> Live<B> {
     }
 
     /// Exchanges the current sequence with `other`, at negligible cost.
-    ///
-    /// # Errors
-    /// The device; `other` was never swapped out.
     pub fn swap(&mut self, b: &mut B, other: &mut Sequence<B>) -> Result<()> {
         if let Some((_, selection)) = &mut self.work.sparse {
             let mut sums = other.sums.take().ok_or_else(|| internal("swap", "a sequence without its sums"))?;

@@ -50,9 +50,6 @@ pub(super) fn no_room<B: Backend>(sequence: &Sequence<B>, b: &B, length: usize, 
 impl<B: Backend> Live<B> {
     /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `aux_layers` (slot
     /// order).
-    ///
-    /// # Errors
-    /// Not enough memory, a shape that the device does not support, or a layer outside the model.
     pub fn new(b: &mut B, model: &Model<B>, limit: usize, aux_layers: &[usize]) -> Result<Self> {
         let spec = model.spec();
         if let Some(bad) = aux_layers.iter().find(|t| **t >= spec.mixers.len()) {
@@ -139,11 +136,6 @@ impl<B: Backend> Live<B> {
         self.now.segment = 0;
     }
 
-    /// Given tokens of the present segment so far; 0 if the next one begins a segment.
-    pub fn segment_read(&self) -> usize {
-        self.now.segment
-    }
-
     /// Names the last rows as those of a segment, if the segment below has a name. An empty segment has none.
     pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
         let end = self.now.position;
@@ -177,17 +169,7 @@ impl<B: Backend> Live<B> {
         self.prefill_pass(b, model, tokens, Wanted::State, None)
     }
 
-    pub fn prefill_probed(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        tokens: &[Token],
-        probe: &mut Probe<'_, B>,
-    ) -> Result<()> {
-        self.prefill_pass(b, model, tokens, Wanted::Output, Some(probe))
-    }
-
-    fn prefill_pass(
+    pub(super) fn prefill_pass(
         &mut self,
         b: &mut B,
         model: &Model<B>,
@@ -205,9 +187,6 @@ impl<B: Backend> Live<B> {
     }
 
     /// Top logits for the token after the last row of the last prefill, before or after its advance. Waits.
-    ///
-    /// # Errors
-    /// The last pass was no [`Live::prefill`], or the device.
     pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<TopLogits> {
         let Some(pass) = self.work.last_prefill else {
             return Err(ModelError::Order {
@@ -236,14 +215,7 @@ impl<B: Backend> Live<B> {
     }
 
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
-        match self.now.phase {
-            Phase::Synced => {}
-            // A verify pass without an accepted row.
-            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
-            Phase::Ran(Pass::Prefill { .. }) => {
-                return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });
-            }
-        }
+        self.settle(op, b)?;
         fits(op, model, tokens, most)?;
         self.make_room(b, tokens.len())?;
         b.segment_at(self.now.segment);
@@ -252,9 +224,6 @@ impl<B: Backend> Live<B> {
     }
 
     /// Reserves memory for `rows` more positions. A pass does so itself; this call reports a lack of memory earlier.
-    ///
-    /// # Errors
-    /// A full context, or not enough memory.
     pub fn make_room(&mut self, b: &mut B, rows: usize) -> Result<()> {
         let needed = self.now.position + rows;
         if needed > self.now.limit {
@@ -295,14 +264,9 @@ impl<B: Backend> Live<B> {
     }
 
     /// Accepts the first `rows` rows of the last pass: all of a prefill, any number of a verify.
-    ///
-    /// # Errors
-    /// No pass to advance, or more rows than it had.
     pub fn advance(&mut self, b: &mut B, rows: usize) -> Result<()> {
         let fail = |reason: String| Err(ModelError::Order { op: "advance", reason });
-        let Phase::Ran(pass) = self.now.phase else {
-            return fail("no pass has run since the last advance".into());
-        };
+        let Phase::Ran(pass) = self.now.phase else { return fail("no pass has run since the last advance".into()) };
         match pass {
             Pass::Prefill { rows: all } if rows != all => {
                 return fail(format!("{rows} of {all} prefilled rows; all are given"));
@@ -325,18 +289,20 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Absorbs accepted rows into the recurrent states. Drops refused rows of an unadvanced verify.
-    ///
-    /// # Errors
-    /// The device; an unadvanced prefill.
-    pub fn fold(&mut self, b: &mut B) -> Result<()> {
+    /// Refuses all rows of an unadvanced verify pass.
+    fn settle(&mut self, op: &'static str, b: &mut B) -> Result<()> {
         match self.now.phase {
-            Phase::Synced => {}
-            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
+            Phase::Synced => Ok(()),
+            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0),
             Phase::Ran(Pass::Prefill { .. }) => {
-                return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
+                Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() })
             }
         }
+    }
+
+    /// Absorbs accepted rows into the recurrent states. Drops refused rows of an unadvanced verify.
+    pub fn fold(&mut self, b: &mut B) -> Result<()> {
+        self.settle("fold", b)?;
         if self.now.pending == 0 {
             return Ok(());
         }

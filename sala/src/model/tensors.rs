@@ -28,11 +28,8 @@ const HASH_WHOLE: u64 = 256 << 20;
 const SAMPLE_EVERY: usize = 16 << 20;
 const SAMPLE_BYTES: usize = 4096;
 
-#[derive(Clone, Copy)]
-pub(super) struct EmbeddedFile {
-    pub(super) name: &'static str,
-    pub(super) bytes: &'static [u8],
-}
+/// Name and bytes of a file of the built-in model.
+pub(super) type Embedded = (&'static str, &'static [u8]);
 
 enum Bytes {
     Mapped(memmap2::Mmap, Arc<File>),
@@ -55,6 +52,7 @@ struct Entry {
     range: Range<usize>,
 }
 
+#[derive(Default)]
 pub struct Tensors {
     files: Vec<Bytes>,
     index: BTreeMap<String, Entry>,
@@ -109,9 +107,6 @@ pub(super) fn part_file(i: usize) -> String {
 
 impl Tensors {
     /// `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` names.
-    ///
-    /// # Errors
-    /// No such files, a missing shard, or a damaged file.
     pub fn open_dir(dir: &Path) -> Result<Tensors> {
         let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
         let is_there =
@@ -181,12 +176,9 @@ impl Tensors {
         self.format.as_ref()
     }
 
-    /// # Errors
-    /// A file that cannot be mapped or is damaged.
     pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
         let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
-        let mut tensors =
-            Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None, ahead: OnceLock::new() };
+        let mut tensors = Tensors { origin, ..Tensors::default() };
         for path in paths {
             let (map, file) = map(path)?;
             tensors.add(Bytes::Mapped(map, Arc::new(file)), &path.display().to_string())?;
@@ -194,12 +186,11 @@ impl Tensors {
         Ok(tensors)
     }
 
-    pub(super) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
-        let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
-        let mut tensors =
-            Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None, ahead: OnceLock::new() };
-        for file in files {
-            tensors.add(Bytes::Embedded(file.bytes), file.name)?;
+    pub(super) fn embedded(files: &[Embedded]) -> Result<Tensors> {
+        let origin = files.first().map_or(String::new(), |(name, _)| (*name).to_owned());
+        let mut tensors = Tensors { origin, ..Tensors::default() };
+        for &(name, bytes) in files {
+            tensors.add(Bytes::Embedded(bytes), name)?;
         }
         Ok(tensors)
     }
@@ -246,11 +237,6 @@ impl Tensors {
         self.index.keys().map(String::as_str)
     }
 
-    /// Slowest axis first.
-    pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.index.get(name).map(|e| e.shape.as_slice())
-    }
-
     /// A floating-point tensor of exactly this shape, as the file has it.
     pub(super) fn plain(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         self.check_plain(name, shape)?;
@@ -287,9 +273,8 @@ impl Tensors {
         data: Cow<'a, [u8]>,
     ) -> LoadedTensor<'a> {
         self.took(name);
-        let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
         let file = self.file_of(&data);
-        LoadedTensor { name, shape, dtype: Dtype::U8, data, file, form }
+        LoadedTensor { data, file, form, ..LoadedTensor::unpacked(name, shape, Dtype::U8, Vec::new()) }
     }
 
     /// The file of these borrowed bytes, and their offset in it.
@@ -308,11 +293,8 @@ impl Tensors {
     pub(super) fn check_plain(&self, name: &str, shape: &[usize]) -> Result<()> {
         let (_, entry, _) = self.entry(name)?;
         if entry.shape != shape {
-            return Err(ModelError::TensorShape {
-                name: name.into(),
-                expected: shape.into(),
-                found: entry.shape.clone(),
-            });
+            let (expected, found) = (shape.into(), entry.shape.clone());
+            return Err(ModelError::TensorShape { name: name.into(), expected, found });
         }
         match entry.dtype {
             safetensors::Dtype::F32 | safetensors::Dtype::BF16 | safetensors::Dtype::F16 => Ok(()),

@@ -235,9 +235,9 @@ fn a_segment_spans_whole_chunks_and_ends_with_any_other_operation() {
     let tokens = text(300, 1);
     let mut t = tiny();
     let read = |t: &mut Twin, chunk: &[Token]| {
-        let before = t.live.segment_read();
+        let before = t.live.now.segment;
         t.read(chunk, &[512]);
-        (before, t.live.segment_read())
+        (before, t.live.now.segment)
     };
     assert_eq!(read(&mut t, &tokens[..128]), (0, 128));
     assert_eq!(read(&mut t, &tokens[..64]), (128, 192));
@@ -253,7 +253,7 @@ fn a_segment_spans_whole_chunks_and_ends_with_any_other_operation() {
     assert_eq!(read(&mut t, &tokens[..64]), (0, 64));
     let (rows, end) = t.images();
     t.live.restore(&mut t.b, 0, std::slice::from_ref(&rows), Some(&end)).unwrap();
-    assert_eq!(t.live.segment_read(), 0);
+    assert_eq!(t.live.now.segment, 0);
 }
 
 #[test]

@@ -14,14 +14,14 @@ use std::sync::OnceLock;
 use crate::backend::Form;
 use crate::backend::forms::Group4;
 use crate::core::files;
-use crate::core::spec::{Mixer, ModelSpec};
+use crate::core::spec::ModelSpec;
 use crate::engine::protocol::{BUILT_IN, Dtype, Precision};
 
 use super::demo;
 use super::format::{Format, METHOD};
 use super::published::{is_of_an_earlier_version, refuse_low_rank};
 use super::seal::{is_finished, sealed};
-use super::tensors::{EmbeddedFile, LoadedTensor, Tensors};
+use super::tensors::{LoadedTensor, Tensors};
 use super::{ModelError, Result};
 
 mod kept;
@@ -59,8 +59,20 @@ pub struct Checkpoint {
     pub(super) source: Source,
 }
 
+/// Name, `config.json` and the declared format of a folder.
+pub(super) fn opened(dir: &Path) -> Result<(String, String, Option<Format>)> {
+    let path = dir.join("config.json");
+    let text = files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
+    let format = declared_format(dir, &text)?;
+    if let Some(what) = format.as_ref().and_then(Format::refusal) {
+        return Err(ModelError::Quantised { path: dir.into(), what });
+    }
+    let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
+    Ok((name, text, format))
+}
+
 /// The declared format of packed weights; `None` for plain ones.
-pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>> {
+fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>> {
     let path = dir.join("hf_quant_config.json");
     let sibling = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
         Ok(text) => Some(text),
@@ -79,7 +91,8 @@ impl Checkpoint {
     /// `config.json` and weights. [`super::Model::load`] checks the shapes of tensors.
     pub fn open(what: &str) -> Result<Checkpoint> {
         if what == BUILT_IN {
-            return Checkpoint::embedded(BUILT_IN, demo::DEMO_CONFIG, &demo::WEIGHTS);
+            let source = Source::Tensors(Tensors::embedded(&demo::WEIGHTS)?);
+            return Ok(Checkpoint::bare(what, ModelSpec::from_json(demo::DEMO_CONFIG)?, demo::DEMO_CONFIG, source));
         }
         if let Some(rest) = what.strip_prefix("synthetic:") {
             return Checkpoint::synthetic(what, rest);
@@ -92,33 +105,17 @@ impl Checkpoint {
     }
 
     /// A folder with `config.json` and safetensors weights, single or sharded.
-    ///
-    /// # Errors
-    /// A missing or unreadable file, an unsupported configuration, or damaged weights.
     pub fn open_dir(dir: &Path) -> Result<Checkpoint> {
-        let path = dir.join("config.json");
         // A path that exists and is no file gives its error on reading.
-        if path.symlink_metadata().is_err() {
+        if dir.join("config.json").symlink_metadata().is_err() {
             return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
-        let text =
-            files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
-        let format = declared_format(dir, &text)?;
-        if let Some(what) = format.as_ref().and_then(Format::refusal) {
-            return Err(ModelError::Quantised { path: dir.into(), what });
-        }
+        let (name, text, format) = opened(dir)?;
         let spec = ModelSpec::from_json(&text).map_err(|cause| ModelError::FolderSpec { dir: dir.into(), cause })?;
-        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let tensors = Tensors::open_dir(dir)?.in_format(format);
         refuse_low_rank(&tensors)?;
         let source = Source::Tensors(tensors);
         Ok(Checkpoint { directory: Some(dir.into()), ..Checkpoint::bare(&name, spec, &text, source) })
-    }
-
-    fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
-        let spec = ModelSpec::from_json(config)?;
-        let source = Source::Tensors(Tensors::embedded(files)?);
-        Ok(Checkpoint::bare(name, spec, config, source))
     }
 
     fn bare(name: &str, spec: ModelSpec, config: &str, source: Source) -> Checkpoint {
@@ -130,9 +127,6 @@ impl Checkpoint {
 
     /// The kept copy below `dir` that an earlier start packed from this folder by this recipe, to use in place of the
     /// folder's weights.
-    ///
-    /// # Errors
-    /// A finished copy that does not match its seal, or cannot be read.
     pub fn packed_earlier(&self, dir: &Path, recipe: Recipe) -> Result<Option<Checkpoint>> {
         let id = self.fingerprint_as(recipe, recipe);
         let folder = dir.join(&id);
@@ -186,11 +180,9 @@ impl Checkpoint {
 
     /// Names of tensors in the files that the model does not use.
     pub fn unknown_tensors(&self) -> Vec<String> {
-        let Source::Tensors(tensors) = &self.source else {
-            return Vec::new();
-        };
+        let Source::Tensors(tensors) = &self.source else { return Vec::new() };
         let expected: std::collections::BTreeSet<String> =
-            Checkpoint::expected_tensors(&self.spec).into_iter().map(|(name, _)| name).collect();
+            self.spec.tensors().into_iter().map(|(name, _)| name).collect();
         let part = |name: &str| {
             tensors.format().is_some() && super::published::owner(name).is_some_and(|weight| expected.contains(&weight))
         };
@@ -259,7 +251,7 @@ impl Checkpoint {
     /// Asks the system to read plain weights ahead of loading. Does not wait.
     pub fn expect(&self) {
         if let Source::Tensors(tensors) = &self.source {
-            let expected = Checkpoint::expected_tensors(&self.spec);
+            let expected = self.spec.tensors();
             tensors.expect(expected.iter().map(|(name, _)| name.as_str()));
         }
     }
@@ -319,58 +311,11 @@ impl Checkpoint {
     }
 
     /// A tensor by its checkpoint name, checked against `shape`.
-    ///
-    /// # Errors
-    /// Missing, of another shape or type; a synthetic model has no tensors.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         match &self.source {
             Source::Tensors(t) => t.get(name, shape),
             Source::Synthetic(..) => Err(ModelError::MissingTensor { name: name.into(), origin: self.name.clone() }),
         }
-    }
-
-    /// Every tensor of the shape, by its checkpoint name (docs/model.md §2), with its dimensions.
-    pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
-        let (h, i) = (spec.hidden, spec.intermediate);
-        let mut all = vec![("model.embed_tokens.weight".to_string(), vec![spec.vocab, h])];
-        for (layer, mixer) in spec.mixers.iter().enumerate() {
-            let mut add =
-                |name: &str, shape: Vec<usize>| all.push((format!("model.layers.{layer}.{name}.weight"), shape));
-            add("input_layernorm", vec![h]);
-            let (q, kv, gate) = match mixer {
-                Mixer::Sparse => {
-                    let s = &spec.sparse;
-                    (s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gate.then_some("self_attn.o_gate"))
-                }
-                Mixer::Lightning => {
-                    let l = &spec.lightning;
-                    if l.output_norm {
-                        add("self_attn.o_norm", vec![l.heads * l.head_dim]);
-                    }
-                    if l.qk_norm {
-                        add("self_attn.q_norm", vec![l.head_dim]);
-                        add("self_attn.k_norm", vec![l.head_dim]);
-                    }
-                    (l.heads * l.head_dim, l.kv_heads * l.head_dim, l.output_gate.then_some("self_attn.z_proj"))
-                }
-            };
-            add("self_attn.q_proj", vec![q, h]);
-            add("self_attn.k_proj", vec![kv, h]);
-            add("self_attn.v_proj", vec![kv, h]);
-            add("self_attn.o_proj", vec![h, q]);
-            if let Some(gate) = gate {
-                add(gate, vec![q, h]);
-            }
-            add("post_attention_layernorm", vec![h]);
-            add("mlp.gate_proj", vec![i, h]);
-            add("mlp.up_proj", vec![i, h]);
-            add("mlp.down_proj", vec![h, i]);
-        }
-        all.push(("model.norm.weight".into(), vec![h]));
-        if !spec.tie_embeddings {
-            all.push(("lm_head.weight".into(), vec![spec.vocab, h]));
-        }
-        all
     }
 }
 

@@ -93,7 +93,7 @@ impl<B: Backend> Subject<B> {
             each(row, logits);
             Ok(())
         };
-        Ok(self.live.score(&mut self.b, &self.model, tokens, wanted, &mut each)?)
+        Ok(self.live.score(&mut self.b, &self.model, tokens, wanted, &mut each, None)?)
     }
 
     fn single(&self) -> bool {

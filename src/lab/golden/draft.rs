@@ -38,9 +38,7 @@ pub(super) fn replay<B: DraftOps>(dir: &Path, b: &mut B, report: &mut Report) ->
     let index = json(&dir.join("index.json"))?;
     for (name, files) in index.get("cases").and_then(Value::as_object).into_iter().flatten() {
         let file = |key: &str| files.get(key).and_then(Value::as_str).map(|f| dir.join(f));
-        let (Some(io), Some(meta)) = (file("io"), file("meta")) else {
-            continue;
-        };
+        let (Some(io), Some(meta)) = (file("io"), file("meta")) else { continue };
         let fixture = format!("eagle3/{name}");
         report.guard(&fixture.clone(), |report| {
             let mut case = Case { fixture, golden: Golden::open(&io)?, meta: json(&meta)?, report };
@@ -99,9 +97,7 @@ fn chain<B: DraftOps>(
     for (j, fed) in along.iter().enumerate() {
         out.streams.extend(b.read(head.stream(), 1)?);
         out.logits.extend(b.read(head.logits(), 1)?);
-        let (Some(&token), Some(&logit)) = (row.ids.first(), row.logits.first()) else {
-            break;
-        };
+        let (Some(&token), Some(&logit)) = (row.ids.first(), row.logits.first()) else { break };
         out.tokens.push(f64::from(token));
         // Of the golden draft, which may be a close second.
         let fed = *fed as Token;

@@ -86,7 +86,7 @@ impl<B: Backend> Replay<'_, B> {
         let mut watch =
             |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| seen(b, from + rows.start, rows.len(), what);
         let wanted = |row: usize| wanted(from + row);
-        self.live.score_watched(self.b, &self.model, &ids[from..], &wanted, &mut each, Some(&mut watch))
+        self.live.score(self.b, &self.model, &ids[from..], &wanted, &mut each, Some(&mut watch))
     }
 
     /// One prefill, everything compared. Returns the state at the last grid point before rows begin to choose.

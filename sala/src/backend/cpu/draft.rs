@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::images::{image, image_values};
+use super::images::image_values;
 use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
 use super::{Buf, Cpu};
@@ -210,7 +210,8 @@ impl DraftOps for Cpu {
             let rows = positions.clone().flat_map(|p| (0..shape.kv_heads).map(move |h| (p, h)));
             rows.flat_map(|(p, h)| values[window.at(h, p)..][..d].to_vec()).collect()
         };
-        Ok([image("k", dims.clone(), &gather(&window.k)), image("v", dims, &gather(&window.v))])
+        Ok([("k", &window.k), ("v", &window.v)]
+            .map(|(name, rows)| ImageTensor::of_floats(name, dims.clone(), &gather(rows))))
     }
 
     fn write_window(&mut self, window: &mut Window, start: usize, k: &ImageTensor, v: &ImageTensor) -> Result<()> {

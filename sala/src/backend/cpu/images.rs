@@ -35,7 +35,7 @@ impl Images for Cpu {
             let spec = &cache.spec;
             let arrays = ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate();
             let array = |(i, (name, rows)): (usize, (&str, Range<usize>))| {
-                image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(i, rows))
+                ImageTensor::of_floats(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(i, rows))
             };
             arrays.map(array).collect()
         };
@@ -98,7 +98,7 @@ impl Images for Cpu {
     }
 
     fn read_states(&mut self, states: &[&Recurrent]) -> Result<Vec<ImageTensor>> {
-        Ok(states.iter().map(|state| image("state", state.shape().to_vec(), &state.read())).collect())
+        Ok(states.iter().map(|state| ImageTensor::of_floats("state", state.shape().to_vec(), &state.read())).collect())
     }
 
     fn write_states(&mut self, states: &mut [(&mut Recurrent, Option<&ImageTensor>)]) -> Result<()> {
@@ -110,11 +110,6 @@ impl Images for Cpu {
         }
         Ok(())
     }
-}
-
-pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: data.into() }
 }
 
 pub(super) fn image_values(tensor: &ImageTensor, dims: &[usize]) -> Result<Vec<f32>> {

@@ -4,6 +4,7 @@ use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
+use crate::core::counted;
 use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
 use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
@@ -21,7 +22,7 @@ impl Memory for Cpu {
     }
 
     fn describe(&self) -> String {
-        format!("CPU, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+        format!("CPU, {}", counted(rayon::current_num_threads() as u64, "thread"))
     }
 
     fn notes(&self) -> Vec<String> {
@@ -139,14 +140,10 @@ impl Memory for Cpu {
     }
 
     fn memory(&self) -> MemoryInfo {
-        let (used, total) = process_memory();
+        let (used, total) = (host::own_bytes().unwrap_or(0), host::total_bytes().unwrap_or(0));
         MemoryInfo { state: self.state.bytes(), used, total, ..self.memory }
     }
 }
 
 /// Reserve when caches grow; a quarter of the free memory if that is less.
 const SPARE_BYTES: u64 = 512 << 20;
-
-fn process_memory() -> (u64, u64) {
-    (host::own_bytes().unwrap_or(0), host::total_bytes().unwrap_or(0))
-}

@@ -35,8 +35,8 @@ use crate::engine::protocol::{MemoryInfo, Token};
 
 const PREFILL_ROWS: usize = 512;
 
+#[derive(Default)]
 pub struct Cpu {
-    threads: usize,
     position: usize,
     segment_read: usize,
     tokens: Vec<Token>,
@@ -85,36 +85,9 @@ impl Buf {
     }
 }
 
-impl Default for Cpu {
-    fn default() -> Self {
-        Cpu::new()
-    }
-}
-
 impl Cpu {
     pub fn new() -> Cpu {
-        Cpu {
-            threads: rayon::current_num_threads(),
-            position: 0,
-            segment_read: 0,
-            tokens: Vec::new(),
-            groups: Vec::new(),
-            pending: 0,
-            place: 0,
-            places: 0,
-            ropes: Vec::new(),
-            top_logits: Vec::new(),
-            memory: MemoryInfo::default(),
-            state: pages::Account::default(),
-            most_state: OnceLock::new(),
-            #[cfg(any(test, feature = "emulated"))]
-            can_page_out: false,
-            #[cfg(any(test, feature = "emulated"))]
-            faults: faults::Faults::default(),
-            draft: draft::DraftStep::default(),
-            #[cfg(any(test, feature = "emulated"))]
-            planted: None,
-        }
+        Cpu::default()
     }
 
     pub fn with_room(bytes: u64) -> Cpu {

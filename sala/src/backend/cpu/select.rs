@@ -89,9 +89,7 @@ impl WithSimd for SelectTile<'_> {
             !spec.is_dense(p) && p / spec.block + 1 > spec.topk
         };
         counts.fill(ALL);
-        let Some(begin) = (0..rows).find(|r| has_choice(*r)) else {
-            return;
-        };
+        let Some(begin) = (0..rows).find(|r| has_choice(*r)) else { return };
         for (g, [.., k1, k2]) in cache.heads.iter().enumerate() {
             let queries = &mut scratch.queries;
             queries.clear();

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use crate::backend::sparse::is_hidden;
-use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Result, internal};
+use crate::backend::{BlockMass, MAX_VERIFY_ROWS, Result, internal};
 use crate::core::spec::SparseSpec;
 
 pub(super) const ALL: u32 = u32::MAX;
 
-/// Sums over rows of thoughts, and of the answer. `[ld]` each
+/// By [`MassOf`](crate::backend::MassOf): sums over rows. `[ld]` each
 pub type Sums = [Vec<BlockMass>; 2];
 
 pub struct Selection {
@@ -42,14 +42,6 @@ impl Selection {
 
     pub(super) fn empty_sums(&self) -> Sums {
         [vec![BlockMass::default(); self.ld], vec![BlockMass::default(); self.ld]]
-    }
-
-    pub(super) fn sum(&mut self, of: MassOf) -> &mut Vec<BlockMass> {
-        let [thoughts, answer] = &mut self.sums;
-        match of {
-            MassOf::Thoughts => thoughts,
-            MassOf::Answer => answer,
-        }
     }
 
     pub(super) fn leave_out_hidden(&mut self, spec: &SparseSpec, rows: usize) -> Result<()> {

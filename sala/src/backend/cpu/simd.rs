@@ -127,9 +127,7 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
     }
     // Inlined by hand: a closure does not get its caller's instruction set, and its operations turn into calls.
     for (k, row) in (0..terms).zip(b.chunks(p.ldb)) {
-        let Some(b) = vectors::<S, NV>(row) else {
-            break;
-        };
+        let Some(b) = vectors::<S, NV>(row) else { break };
         for r in 0..MR {
             let x = simd.splat_f32s(rows[r][k]);
             for v in 0..NV {

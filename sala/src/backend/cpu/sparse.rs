@@ -96,7 +96,7 @@ impl Sparse for Cpu {
             let row = sel.mass.get(r * ld..(r + 1) * ld);
             let row = row.ok_or_else(|| internal("add_mass", "more rows than a verify pass has"))?.to_vec();
             let own = (position + i) / spec.block;
-            for (b, (sum, share)) in sel.sum(of).iter_mut().zip(row).enumerate().take(own + 1) {
+            for (b, (sum, share)) in sel.sums[of as usize].iter_mut().zip(row).enumerate().take(own + 1) {
                 if spec.is_forced(b, own) {
                     sum.forced += u64::from(share);
                 } else {
@@ -124,12 +124,7 @@ impl Sparse for Cpu {
     }
 
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
-        let [thoughts, answer] = &sel.sums;
-        let sum = match of {
-            MassOf::Thoughts => thoughts,
-            MassOf::Answer => answer,
-        };
-        Ok(sum.iter().take(self.position.div_ceil(sel.block)).copied().collect())
+        Ok(sel.sums[of as usize].iter().take(self.position.div_ceil(sel.block)).copied().collect())
     }
 
     fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {

@@ -23,10 +23,6 @@ impl Steps for Cpu {
 
     fn forget_place(&mut self, _id: u64) {}
 
-    fn position(&self) -> usize {
-        self.position
-    }
-
     fn seek(&mut self, position: usize) -> Result<()> {
         #[cfg(any(test, feature = "emulated"))]
         self.faults.alive()?;

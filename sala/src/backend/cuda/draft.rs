@@ -10,7 +10,7 @@ use super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
 use super::ops::Output;
 use super::step_words::StepParameters;
 use super::steps::narrow;
-use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
+use super::tensors::{Buf, HEAD, Matrix, Vector, narrowed};
 use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
@@ -320,7 +320,7 @@ impl DraftOps for Cuda {
                 data.extend(self.staging.fetch(ring.ptr() + (slot * row) as u64, rows * row)?);
             }
             let shape = vec![positions.len(), shape.kv_heads, HEAD];
-            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: data.into() })
+            Ok(ImageTensor::new(name, Dtype::Bf16, shape, data))
         };
         Ok([read("k", &window.k)?, read("v", &window.v)?])
     }
@@ -333,18 +333,9 @@ impl DraftOps for Cuda {
             if image.shape != expected || image.data.len() != expected.iter().product::<usize>() * image.dtype.size() {
                 return Err(super::shape("write_window", format!("{expected:?}"), format!("{image:?}")));
             }
-            let narrow;
-            let bytes: &[u8] = if image.dtype == Dtype::Bf16 {
-                &image.data
-            } else {
-                narrow = floats(image.dtype, &image.data)?
-                    .into_iter()
-                    .flat_map(|x| half::bf16::from_f32(x).to_le_bytes())
-                    .collect::<Vec<u8>>();
-                &narrow
-            };
+            let bytes = narrowed(image)?;
             let row = shape.kv_heads * HEAD * 2;
-            let mut rest = bytes;
+            let mut rest = &*bytes;
             for (slot, rows) in ring_parts(shape, &(start..start + rows))? {
                 let (part, tail) = rest
                     .split_at_checked(rows * row)

@@ -258,30 +258,24 @@ impl Joined {
         let have = self.arrays.first().map_or(0, |tiles| tiles.array.backed() / tiles.bytes * tiles.positions) as u64;
         let more = (limit as u64).saturating_sub(have);
         let paged = self.bytes_per_token[1] > 0;
-        let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
+        let fits = |per_token: u64, free: u64, place: &str| {
+            let (needed, most) = (more * per_token, (have + free / per_token.max(1)) / 1024 * 1024);
+            match needed > free {
+                true => Err(BackendError::Memory {
+                    what: format!("a context of {limit} tokens{place}"),
+                    needed,
+                    free,
+                    advice: format!("Fits with at most {} tokens", grouped(most)),
+                }),
+                false => Ok(()),
+            }
+        };
         let spare = if paged { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let free = self.device.free_bytes()?.saturating_sub(spare);
-        if more * per_token > free {
-            let fits = (have + free / per_token) / 1024 * 1024;
-            return Err(BackendError::Memory {
-                what: format!("a context of {limit} tokens"),
-                needed: more * per_token,
-                free,
-                advice: format!("Fits with at most {} tokens", grouped(fits)),
-            });
-        }
-        let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
+        fits(ledger.bytes_per_token.load(Ordering::Relaxed).max(1), free, "")?;
         let free = host::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
-        if more * per_token > free {
-            let fits = (have + free / per_token.max(1)) / 1024 * 1024;
-            return Err(BackendError::Memory {
-                what: format!("a context of {limit} tokens with keys and values in this machine's memory"),
-                needed: more * per_token,
-                free,
-                advice: format!("Fits with at most {} tokens", grouped(fits)),
-            });
-        }
-        Ok(())
+        let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
+        fits(per_token, free, " with keys and values in this machine's memory")
     }
 
     /// Copies the first `positions` positions of `from` and shares whole pages of complete tiles. Host writes to

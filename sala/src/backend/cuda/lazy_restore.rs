@@ -134,9 +134,6 @@ impl Drop for Active<'_> {
 
 impl LazyRestore {
     /// Starts the threads.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
     pub(super) fn start(device: &Device, sources: Vec<Source>) -> Result<Arc<Self>> {
         let units: Vec<_> = sources.iter().map(|s| vec![Progress::Waiting; s.units()]).collect();
         let threads = rayon::current_num_threads().clamp(THREADS[0], THREADS[1]);
@@ -235,9 +232,6 @@ impl LazyRestore {
     }
 
     /// Waits for the rows below `keep` and cancels the others. No copy is in flight afterwards, even after an error.
-    ///
-    /// # Errors
-    /// A row below `keep` that cannot be read; the device.
     pub(super) fn sync(&self, keep: usize) -> Result<()> {
         // A stopped job must not cancel this wait.
         self.plan().cancel = None;
@@ -283,9 +277,7 @@ impl LazyRestore {
         let most = |source: usize| self.sources[source].run();
         loop {
             let taken = self.plan().take(most);
-            let Some((index, units)) = taken else {
-                return Ok(());
-            };
+            let Some((index, units)) = taken else { return Ok(()) };
             let source = &self.sources[index];
             let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
             let at = rows.start * source.row_bytes;

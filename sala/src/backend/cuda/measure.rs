@@ -29,9 +29,6 @@ const RUNS: usize = 6;
 
 impl Cuda {
     /// Compares two arrays of 16-byte words with the kernel that proves the GEMM library.
-    ///
-    /// # Errors
-    /// The device's; arrays of different or odd lengths.
     pub fn differ(&mut self, a: &[u8], b: &[u8]) -> Result<bool> {
         if a.len() != b.len() || !a.len().is_multiple_of(16) {
             return Err(super::shape(
@@ -52,9 +49,6 @@ impl Cuda {
     }
 
     /// bf16 rows of `n` values in e4m3, and their scales, as prefill in fp8 makes them.
-    ///
-    /// # Errors
-    /// The device's; an incomplete row.
     pub fn narrowed(&mut self, values: &[u16], n: usize) -> Result<(Vec<u8>, Vec<f32>)> {
         let rows = values.len() / n.max(1);
         if values.is_empty() || rows * n != values.len() || !n.is_multiple_of(8) {
@@ -72,9 +66,6 @@ impl Cuda {
 
     /// f32 rows of `n` values after a norm and a gate (either may be empty) in e4m3 with their scales, made directly
     /// and by way of bf16.
-    ///
-    /// # Errors
-    /// The device's; an incomplete row.
     pub fn gated(&mut self, values: &[f32], norm: &[f32], gate: &[u16], n: usize) -> Result<[Vec<u8>; 2]> {
         let rows = values.len() / n.max(1);
         let fits = |given: usize, wanted: usize| given == 0 || given == wanted;

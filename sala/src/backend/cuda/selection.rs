@@ -174,11 +174,7 @@ impl Selection {
     }
 
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
-        let [thoughts, answer] = self.sums.both();
-        match of {
-            MassOf::Thoughts => thoughts,
-            MassOf::Answer => answer,
-        }
+        self.sums.both()[of as usize]
     }
 
     /// Rows of a prefill pass with scores over `blocks` blocks that fit at once; a multiple of 8.

@@ -6,8 +6,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::bf16;
-
 use super::cache::Cache;
 use super::device::DeviceBuffer;
 use super::driver::{DevicePtr, Home, Queue};
@@ -16,7 +14,7 @@ use super::readback::Readback;
 use super::selection::Selection;
 use super::staging::{Incoming, Outgoing};
 use super::stretch::Stretch;
-use super::tensors::{Buf, HEAD, Recurrent, floats};
+use super::tensors::{Buf, HEAD, Recurrent, floats, narrow, narrowed};
 use super::{Cuda, shape};
 use crate::backend::{
     BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor, row_ranges,
@@ -42,10 +40,7 @@ impl Images for Cuda {
         }
         self.ready.forget();
         match number_type(buf) {
-            Dtype::Bf16 => {
-                let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
-                self.staging.send_bytes(buf.ptr(), &narrow)
-            }
+            Dtype::Bf16 => self.staging.send_bytes(buf.ptr(), &narrow(values)),
             Dtype::F32 | Dtype::U32 | Dtype::U8 => self.staging.send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
         }
     }
@@ -67,7 +62,7 @@ impl Images for Cuda {
         let image = |(name, rows): (&str, &Range<usize>)| {
             let data = data.next().ok_or_else(|| internal("read_rows", "an array without its bytes"))?;
             let shape = vec![rows.len(), spec.kv_heads, HEAD];
-            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: data.into() })
+            Ok(ImageTensor::new(name, Dtype::Bf16, shape, data))
         };
         let mut images = ROW_ARRAYS.into_iter().zip(&ranges).cycle().take(arrays.len()).map(image);
         caches.iter().map(|_| images.by_ref().take(ranges.len()).collect()).collect()
@@ -89,16 +84,7 @@ impl Images for Cuda {
                 return Err(shape("write_rows", format!("`{name}` {expected:?}"), format!("{tensor:?}")));
             }
             let array = cache.rows(index, &rows)?;
-            match tensor.dtype {
-                Dtype::Bf16 => self.store_rows(array, &tensor.data)?,
-                Dtype::F32 | Dtype::U32 | Dtype::U8 => {
-                    let narrow: Vec<u8> = floats(tensor.dtype, &tensor.data)?
-                        .into_iter()
-                        .flat_map(|x| bf16::from_f32(x).to_le_bytes())
-                        .collect();
-                    self.store_rows(array, &narrow)?;
-                }
-            }
+            self.store_rows(array, &narrowed(tensor)?)?;
         }
         Ok(())
     }
@@ -126,7 +112,6 @@ impl Images for Cuda {
                     feed.array(name) == Some((Dtype::Bf16, shape))
                 });
                 if !as_here {
-                    // The slow path converts other number types, and rejects wrong shapes with a message.
                     self.write_feed(cache, *layer, feed.as_ref())?;
                     continue;
                 }
@@ -216,12 +201,8 @@ impl Images for Cuda {
             ));
         }
         let places: Vec<_> = states.iter().map(|s| (s.state.ptr(), s.state.bytes())).collect();
-        let image = |(state, data): (&&Recurrent, TensorData)| ImageTensor {
-            name: "state".to_owned(),
-            dtype: Dtype::F32,
-            shape: state.shape().to_vec(),
-            data,
-        };
+        let image =
+            |(state, data): (&&Recurrent, _)| ImageTensor::new("state", Dtype::F32, state.shape().to_vec(), data);
         Ok(states.iter().zip(self.leave(&places)?).map(image).collect())
     }
 
@@ -250,9 +231,7 @@ impl Cuda {
         spec: &SparseSpec,
         rows: usize,
     ) -> Result<()> {
-        let Some(in_flight) = cache.in_flight() else {
-            return Ok(());
-        };
+        let Some(in_flight) = cache.in_flight() else { return Ok(()) };
         let all = 0..self.step.position() + rows;
         if rows > CHOOSING_ROWS {
             return in_flight.wait_for(std::slice::from_ref(&all));
@@ -295,6 +274,20 @@ impl Cuda {
             Home::Host => Ok(unsafe { array.host()? }.to_vec()),
         });
         data.collect()
+    }
+
+    /// Rows of another number type, or of wrong shapes, which are rejected with a message.
+    fn write_feed(&mut self, cache: &mut Cache, layer: usize, feed: &dyn RowSource) -> Result<()> {
+        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
+        for name in ROW_ARRAYS {
+            let full = layer_tensor(name, layer);
+            if feed.array(&full).is_some() {
+                let tensor = feed.load(&full).map_err(BackendError::Rows)?;
+                tensors.push(ImageTensor { name: name.to_owned(), ..tensor });
+            }
+        }
+        let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+        self.write_rows(cache, start, &tensors.iter().collect::<Vec<_>>())
     }
 
     fn store_rows(&mut self, (array, home): (Stretch, Home), data: &[u8]) -> Result<()> {

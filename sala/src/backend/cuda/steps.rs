@@ -231,10 +231,6 @@ impl Steps for Cuda {
         }
     }
 
-    fn position(&self) -> usize {
-        self.step.position()
-    }
-
     fn seek(&mut self, position: usize) -> Result<()> {
         self.forget_rope();
         self.step.seek(position)

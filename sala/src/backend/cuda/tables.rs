@@ -124,9 +124,7 @@ impl Tables {
     }
 
     pub(super) fn flush(&mut self) -> Result<()> {
-        let Some(changed) = self.changed.clone() else {
-            return Ok(());
-        };
+        let Some(changed) = self.changed.clone() else { return Ok(()) };
         if self.fixed {
             return Err(internal("verify", "a step names buffers that were not bound before"));
         }

@@ -4,6 +4,7 @@
 //! interleaved in eights (packed row `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that
 //! one block of the SwiGLU GEMM holds both halves. Norm weights are f32. No buffer ever moves.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::bf16;
@@ -14,7 +15,7 @@ use super::shape;
 use super::tables::{Entry, TableId};
 use crate::backend::sections::Section;
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Result};
-use crate::engine::protocol::{Dtype, Precision};
+use crate::engine::protocol::{Dtype, ImageTensor, Precision};
 
 /// The only head width that the kernels support.
 pub(super) const HEAD: usize = 128;
@@ -193,9 +194,18 @@ impl Recurrent {
 }
 
 pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
-    match dtype {
-        Dtype::F32 => Ok(data.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()),
-        Dtype::Bf16 => Ok(data.chunks_exact(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect()),
-        Dtype::U32 | Dtype::U8 => Err(shape("values", "f32 or bf16", format!("{dtype:?}"))),
+    dtype.floats(data).ok_or_else(|| shape("values", "f32 or bf16", format!("{dtype:?}")))
+}
+
+/// In bf16.
+pub(super) fn narrow(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect()
+}
+
+/// The values of an image in bf16.
+pub(super) fn narrowed(image: &ImageTensor) -> Result<Cow<'_, [u8]>> {
+    match image.dtype {
+        Dtype::Bf16 => Ok(Cow::Borrowed(&image.data)),
+        dtype => Ok(Cow::Owned(narrow(&floats(dtype, &image.data)?))),
     }
 }

@@ -186,9 +186,6 @@ fn better<R: Rounding>(bytes: &mut [u8], place: Place, x: &[f32], unit: Option<&
 impl Packed {
     /// [`Packed::pack`] by the second moments of the weight's input: for each unit of columns the upper half of `Σ x
     /// xᵀ`, `[inner / 128, 128, 128]`. Units with only zeros are packed plainly.
-    ///
-    /// # Errors
-    /// As [`Packed::pack`]; moments of the wrong size.
     pub fn pack_careful(
         form: Form,
         out: usize,

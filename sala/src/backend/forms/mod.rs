@@ -153,10 +153,9 @@ pub trait IntegerRows: Sync {
     fn scale(&self, row: usize, column: usize) -> (f32, u32);
 }
 
-/// `[out, inner]` in host memory.
+/// A weight `[out, inner]` in host memory.
 pub struct Packed {
     form: Form,
-    out: usize,
     inner: usize,
     bytes: Vec<u8>,
 }
@@ -225,7 +224,7 @@ impl Packed {
                 Ok(())
             },
         )?;
-        Ok(Packed { form, out, inner, bytes })
+        Ok(Packed { form, inner, bytes })
     }
 
     /// Repacks a published weight unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
@@ -251,15 +250,11 @@ impl Packed {
     /// `None` if the bytes do not have this shape.
     pub fn from_bytes(form: Form, out: usize, inner: usize, bytes: Vec<u8>) -> Option<Packed> {
         let fits = form.row().is_some() && form.fits(inner) && bytes.len() == form.bytes(out, inner);
-        fits.then_some(Packed { form, out, inner, bytes })
+        fits.then_some(Packed { form, inner, bytes })
     }
 
     pub fn form(&self) -> Form {
         self.form
-    }
-
-    pub fn out(&self) -> usize {
-        self.out
     }
 
     pub fn bytes(&self) -> &[u8] {

@@ -20,9 +20,6 @@ const MOST_POSITIONS: usize = 1 << 24;
 
 impl ModelSpec {
     /// Reads and checks the text of a `config.json`.
-    ///
-    /// # Errors
-    /// [`SpecError`] names the first field that is missing, of the wrong type, or not supported.
     pub fn from_json(text: &str) -> Result<ModelSpec, SpecError> {
         let map = object(text)?;
         let c = Fields::of(&map);

@@ -201,10 +201,14 @@ impl Passage {
     }
 
     pub fn lines<'t>(&self, text: &'t str) -> impl Iterator<Item = (u64, &'t str)> {
-        let (first, last) = (self.first_line.max(1), self.last_line);
-        let skipped = usize::try_from(first - 1).unwrap_or(usize::MAX);
-        (1..).zip(text.lines()).skip(skipped).take_while(move |(n, _)| *n <= last)
+        lines(text, self.first_line, self.last_line)
     }
+}
+
+/// Lines `first` to `last` of a text, from 1, with their numbers.
+pub(super) fn lines(text: &str, first: u64, last: u64) -> impl Iterator<Item = (u64, &str)> {
+    let skipped = usize::try_from(first.max(1) - 1).unwrap_or(usize::MAX);
+    (1..).zip(text.lines()).skip(skipped).take_while(move |(n, _)| *n <= last)
 }
 
 #[cfg(test)]

@@ -56,10 +56,6 @@ impl Quote {
     }
 
     pub fn lines<'t>(&self, text: &'t str) -> impl Iterator<Item = (u64, &'t str)> {
-        let (first_line, last_line) = (self.first_line, self.last_line);
-        super::Passage { first_line, last_line, ..super::Passage::default() }
-            .lines(text)
-            .collect::<Vec<_>>()
-            .into_iter()
+        super::looked::lines(text, self.first_line, self.last_line)
     }
 }

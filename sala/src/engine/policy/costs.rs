@@ -63,9 +63,7 @@ impl Costs {
 
     /// 1 row is a plain step. Without measurements: 1 second per step.
     pub fn verify(&self, context: usize, rows: usize) -> f64 {
-        let Some(bucket) = self.bucket(context) else {
-            return 1.0 + ROW * (rows - 1) as f64;
-        };
+        let Some(bucket) = self.bucket(context) else { return 1.0 + ROW * (rows - 1) as f64 };
         let known = |n: usize| bucket.verify.get(n - 1).copied().and_then(Mean::get);
         let plain = known(1).unwrap_or(1.0);
         let below = (1..=rows).rev().find_map(|n| known(n).map(|s| (n, s))).unwrap_or((1, plain));
@@ -101,9 +99,7 @@ impl Costs {
     }
 
     pub fn observe(&mut self, o: &Outcome<'_>) {
-        let Some(bucket) = self.0.get_mut(Self::index(o.context)) else {
-            return;
-        };
+        let Some(bucket) = self.0.get_mut(Self::index(o.context)) else { return };
         if let Some(m) = bucket.verify.get_mut(o.drafted) {
             m.add(o.verify_s);
         }

@@ -168,6 +168,14 @@ impl PartialEq for TensorData {
 impl Eq for TensorData {}
 
 impl ImageTensor {
+    pub fn new(name: &str, dtype: Dtype, shape: Vec<usize>, data: impl Into<TensorData>) -> Self {
+        ImageTensor { name: name.to_owned(), dtype, shape, data: data.into() }
+    }
+
+    pub fn of_floats(name: &str, shape: Vec<usize>, values: &[f32]) -> Self {
+        Self::new(name, Dtype::F32, shape, bytemuck::cast_slice(values).to_vec())
+    }
+
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }

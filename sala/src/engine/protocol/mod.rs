@@ -1,16 +1,12 @@
 //! Commands to the engine thread, and its events.
 
-mod done;
 mod exact;
 mod generate;
 mod image;
-mod limits;
-mod look;
 mod options;
+mod results;
 mod segment;
-mod stats;
 
-pub use done::{Ended, JobDone};
 pub use generate::{
     Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
@@ -18,13 +14,11 @@ pub use image::{
     Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
     SOURCE_BYTES, StateImage, StatePart, TensorData,
 };
-pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
-pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
 };
+pub use results::{BlockLook, Ended, JobDone, JobStats, Look, Looked, LookedAt, Scoring, SpecStats, Usage};
 pub use segment::segment_name;
-pub use stats::{JobStats, SpecStats, Usage};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +30,19 @@ use serde::{Deserialize, Serialize};
 use crate::core::Exit;
 
 pub type Token = u32;
+
+// Limits of the device code that settings, requests and plans respect.
+
+pub const MAX_VERIFY_ROWS: usize = 16;
+/// Drafts of a round: one row of the pass is the pending token.
+pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
+/// Live sequences: as many as a pass has rows, so that all of them can write.
+pub const MAX_SEQUENCES: usize = MAX_VERIFY_ROWS;
+/// Top logits per row that reach the host; an upper bound of top-k.
+pub const TOP_LOGITS: usize = 256;
+/// Beyond this temperature a draw is noise.
+pub const MOST_TEMPERATURE: f64 = 2.0;
+pub const MOST_TOKENS: u64 = 1 << 24;
 
 /// An engine's thread and its channels: of this process, of a server on this machine, or of a remote server. Dropping it without
 /// [`Command::Shutdown`] also ends the thread: its channel closes.
@@ -171,8 +178,11 @@ impl Command {
         match self {
             Command::Restore { id, .. } | Command::Fork { id, .. } => Some(id),
             Command::Run(job) => Some(&mut job.id),
-            Command::Release { .. } | Command::MayEvict { .. } => None,
-            Command::Park | Command::Unpark | Command::Shutdown => None,
+            Command::Release { .. }
+            | Command::MayEvict { .. }
+            | Command::Park
+            | Command::Unpark
+            | Command::Shutdown => None,
         }
     }
 }
@@ -240,10 +250,7 @@ impl EngineEvent {
             | EngineEvent::Waiting { id, .. }
             | EngineEvent::Done { id, .. }
             | EngineEvent::Failed { id, .. } => Some(id),
-            EngineEvent::Loading { .. }
-            | EngineEvent::Ready(_)
-            | EngineEvent::Evicted { .. }
-            | EngineEvent::Note(_) => None,
+            _ => None,
         }
     }
 

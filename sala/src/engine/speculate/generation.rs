@@ -25,9 +25,6 @@ pub(super) struct Generation {
 impl Generation {
     /// Draws an allowed token from a row with the constraint's biases. A row holds only the likeliest tokens: if none
     /// is allowed, draws from the likeliest allowed of all logits of the row `[vocab]`, which `whole` returns.
-    ///
-    /// # Errors
-    /// No token is allowed; or the device.
     pub(super) fn draw(
         &mut self,
         row: &TopLogits,
@@ -35,9 +32,7 @@ impl Generation {
         path: &[Token],
         whole: impl FnOnce() -> Result<Vec<f32>>,
     ) -> Result<Option<Token>> {
-        let Some(constraint) = &mut self.constraint else {
-            return Ok(self.sampler.draw(row, position, path));
-        };
+        let Some(constraint) = &mut self.constraint else { return Ok(self.sampler.draw(row, position, path)) };
         let all = constraint.reaches_all();
         let mut may = |(token, logit)| constraint.favours(token).map(|favoured| (token, logit + favoured));
         let known = row.ids.iter().copied().zip(row.logits.iter().copied());
@@ -156,9 +151,7 @@ pub(super) fn draw_and_match(
     for (i, row) in rows.iter().enumerate() {
         finite(row, position + i)?;
         let path = drafts.get(..i).unwrap_or_default();
-        let Some(token) = generation.draw(row, (position + i) as u64, path, || whole(i))? else {
-            break;
-        };
+        let Some(token) = generation.draw(row, (position + i) as u64, path, || whole(i))? else { break };
         // In order: tokens after a stop must not enter text or state.
         let Some((token, last)) = generation.steered(token) else {
             matched.ended = Some(Ended::Stop);

@@ -207,9 +207,7 @@ impl<B: DraftOps> Decoder<B> {
             let proposed =
                 generation.sampler.propose(&row, (position + 1 + drafts.tokens.len()) as u64, &drafts.tokens);
             // The row after a draft that ends the turn would be verified in vain.
-            let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else {
-                break;
-            };
+            let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else { break };
             let depth = drafts.tokens.len() + 1;
             drafts.confidence.push(draft.confidence);
             survival = self.now.policy.survival(depth, survival, draft.confidence);

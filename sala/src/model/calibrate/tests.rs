@@ -76,7 +76,7 @@ fn inputs_are_those_of_the_matrices() {
         assert!((found / expected - 1.0).abs() < 1e-3, "{name}: {found} {expected}");
         checked += 1;
     };
-    live.prefill_probed(&mut b, &model, &text, &mut |b, what| {
+    let mut probe = |b: &mut Cpu, what: Seen<'_, Cpu>| -> crate::backend::Result<()> {
         match what {
             Seen::Embedding(h) => before = b.read(h, rows)?,
             Seen::Hidden { hidden, .. } => before = b.read(hidden, rows)?,
@@ -97,8 +97,8 @@ fn inputs_are_those_of_the_matrices() {
             Seen::Middle { .. } | Seen::Selection { .. } => {}
         }
         Ok(())
-    })
-    .unwrap();
+    };
+    live.prefill_pass(&mut b, &model, &text, Wanted::Output, Some(&mut probe)).unwrap();
     assert_eq!(checked, 2 * spec.mixers.len());
     assert!(all.of("model.embed_tokens").is_none(), "a table is only looked up");
     assert!(all.of("model.layers.3.mlp.down_proj").unwrap().blocks.iter().any(|v| *v > 0.0));

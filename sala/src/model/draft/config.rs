@@ -70,7 +70,7 @@ impl std::fmt::Debug for FcNorm {
     }
 }
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T> {
+pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(DraftError::Refused(reason.into()))
 }
 
@@ -111,9 +111,6 @@ impl DraftConfig {
     }
 
     /// Reads `config.json` of a head that drafts for `model`.
-    ///
-    /// # Errors
-    /// [`DraftError::Refused`] with the reason if the head is of another kind or does not fit the model.
     pub fn from_json(text: &str, model: &ModelSpec, options: &DraftOptions) -> Result<DraftConfig> {
         let map = object(text)?;
         let (top, keys) = top_and_all(&map);

@@ -14,8 +14,8 @@ use crate::backend::internal;
 use crate::engine::protocol::{Dtype, Token};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
 
-use super::config::{DraftConfig, FcNorm};
-use super::{DraftError, Result};
+use super::Result;
+use super::config::{DraftConfig, FcNorm, refuse};
 
 pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, aux·target_hidden]`
@@ -78,12 +78,11 @@ impl<'a> Names<'a> {
     }
 
     fn file_name(&self, short: &str) -> Result<&str> {
-        let refused = |why: String| Err(DraftError::Refused(why));
         match self.names.get(short).map(Vec::as_slice).unwrap_or_default() {
             [name] => Ok(name),
-            [] => refused(format!("tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete")),
+            [] => refuse(format!("tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete")),
             [name, other, ..] => {
-                refused(format!("tensor `{other}` is there beside `{name}`: one of the two is of another download"))
+                refuse(format!("tensor `{other}` is there beside `{name}`: one of the two is of another download"))
             }
         }
     }
@@ -95,7 +94,7 @@ impl<'a> Names<'a> {
         let name = self.file_name(&format!("{short}.weight"))?;
         let values = if let Ok((safetensors::Dtype::U8, found, bytes)) = self.tensors.raw(name) {
             let [rows, inner] = *shape else {
-                return Err(DraftError::Refused(format!("tensor `{name}` is packed but no matrix")));
+                return refuse(format!("tensor `{name}` is packed but no matrix"));
             };
             let scales_name = self.file_name(&format!("{short}.weight_scale"))?;
             let (scale_type, scale_shape, scales) = self.tensors.raw(scales_name)?;
@@ -105,10 +104,9 @@ impl<'a> Names<'a> {
                 || scale_shape != [rows, groups]
                 || scale_type != safetensors::Dtype::F8_E4M3
             {
-                let text = format!(
+                return refuse(format!(
                     "tensor `{name}` {found:?} with scales {scale_shape:?} {scale_type:?} is not NVFP4 of {shape:?}"
-                );
-                return Err(DraftError::Refused(text));
+                ));
             }
             let mut data = Vec::with_capacity(rows * inner * 4);
             let mut row = 0;
@@ -129,9 +127,7 @@ impl<'a> Names<'a> {
             self.tensors.get(name, shape)?
         };
         if !finite(values.view().dtype, values.view().data) {
-            return Err(DraftError::Refused(format!(
-                "tensor `{name}` holds values that are not finite; the head was badly converted"
-            )));
+            return refuse(format!("tensor `{name}` holds values that are not finite; the head was badly converted"));
         }
         Ok(values)
     }
@@ -144,11 +140,11 @@ impl<'a> Names<'a> {
         match (dtype, <[u8; 4]>::try_from(bytes)) {
             (safetensors::Dtype::F32, Ok(bytes)) => match f32::from_le_bytes(bytes) {
                 scale if Factor::Times(scale).is_usable() => Ok(scale),
-                scale => Err(DraftError::Refused(format!(
+                scale => refuse(format!(
                     "tensor `{name}` is {scale:e}; the factor of a weight is positive and leaves its values in range"
-                ))),
+                )),
             },
-            _ => Err(DraftError::Refused(format!("tensor `{name}` is not one f32 scale"))),
+            _ => refuse(format!("tensor `{name}` is not one f32 scale")),
         }
     }
 
@@ -157,7 +153,7 @@ impl<'a> Names<'a> {
         let mut names = projections.iter().map(|p| format!("{p}.{}", published::INPUT_SCALES));
         let Some(short) = names.find(|n| self.has(n)) else { return Ok(None) };
         let name = self.file_name(&short)?;
-        let shape = if self.tensors.shape(name) == Some(&[1, inner][..]) { vec![1, inner] } else { vec![inner] };
+        let shape = if self.tensors.raw(name)?.1 == [1, inner] { vec![1, inner] } else { vec![inner] };
         let loaded = self.tensors.get(name, &shape)?;
         Ok(loaded.view().dtype.floats(loaded.view().data))
     }
@@ -192,11 +188,10 @@ impl<'a> Names<'a> {
             if config.draft_vocab == config.vocab {
                 return Ok(None);
             }
-            let text = format!(
+            return refuse(format!(
                 "`d2t` is missing: {} draft ids can not be mapped to {} tokens",
                 config.draft_vocab, config.vocab
-            );
-            return Err(DraftError::Refused(text));
+            ));
         }
         let (dtype, shape, bytes) = self.tensors.raw(self.file_name("d2t")?)?;
         let offsets: Vec<i64> = match dtype {
@@ -208,14 +203,11 @@ impl<'a> Names<'a> {
                 .filter_map(|b| b.try_into().ok().map(|b| i64::from(i32::from_le_bytes(b))))
                 .collect(),
             other => {
-                return Err(DraftError::Refused(format!("`d2t` holds {other:?}; integers are needed")));
+                return refuse(format!("`d2t` holds {other:?}; integers are needed"));
             }
         };
         if shape != [config.draft_vocab] {
-            return Err(DraftError::Refused(format!(
-                "`d2t` has shape {shape:?}, the draft vocabulary is {}",
-                config.draft_vocab
-            )));
+            return refuse(format!("`d2t` has shape {shape:?}, the draft vocabulary is {}", config.draft_vocab));
         }
         let mut member = vec![false; config.vocab];
         let mut map = Vec::with_capacity(offsets.len());
@@ -227,16 +219,16 @@ impl<'a> Names<'a> {
                     map.push(token);
                 }
                 _ => {
-                    return Err(DraftError::Refused(format!(
+                    return refuse(format!(
                         "`d2t` maps draft id {i} to token {id}, which is taken or outside the vocabulary"
-                    )));
+                    ));
                 }
             }
         }
         if self.has("t2d") {
             let (_, _, marks) = self.tensors.raw(self.file_name("t2d")?)?;
             if marks.len() != member.len() || marks.iter().zip(&member).any(|(m, b)| (*m != 0) != *b) {
-                return Err(DraftError::Refused("`d2t` and `t2d` disagree; the head is damaged".into()));
+                return refuse("`d2t` and `t2d` disagree; the head is damaged");
             }
         }
         Ok(Some(map))
@@ -280,9 +272,7 @@ impl<B: DraftOps> Weights<B> {
         let attn = |name: &str| format!("midlayer.self_attn.{name}");
         if let Some(norm) = ["q_norm", "k_norm"].map(|norm| attn(norm) + ".weight").iter().find(|norm| names.has(norm))
         {
-            return Err(DraftError::Refused(format!(
-                "it has `{norm}`; heads that norm queries and keys are not supported"
-            )));
+            return refuse(format!("it has `{norm}`; heads that norm queries and keys are not supported"));
         }
         let matrix = |b: &mut B, name: &str, rows: usize, inner: usize| -> Result<B::Matrix> {
             let form = recipe.draft_form(name, inner);
@@ -305,24 +295,24 @@ impl<B: DraftOps> Weights<B> {
         let embed = if names.has("embed_tokens.weight") {
             Some(matrix(b, "embed_tokens", c.vocab, h)?)
         } else if h != c.target_hidden {
-            return Err(DraftError::Refused(format!(
+            return refuse(format!(
                 "it has no embedding of its own and the model's is {} wide, not {h}",
                 c.target_hidden
-            )));
+            ));
         } else {
             None
         };
         let head = if names.has("lm_head.weight") {
             Output::Own(matrix(b, "lm_head", c.draft_vocab, h)?)
         } else if c.draft_vocab != c.vocab || to_target.is_some() {
-            return Err(DraftError::Refused(format!(
+            return refuse(format!(
                 "`lm_head` is missing, and the model's does not fit a draft vocabulary of {}",
                 c.draft_vocab
-            )));
+            ));
         } else if c.tied {
             Output::Embedding
         } else if h != c.target_hidden {
-            return Err(DraftError::Refused("`lm_head` is missing, and the model's has another width".into()));
+            return refuse("`lm_head` is missing, and the model's has another width");
         } else {
             Output::Model
         };

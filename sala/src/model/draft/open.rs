@@ -6,27 +6,14 @@ use super::load::Weights;
 use super::{Bufs, DraftConfig, DraftHead, DraftOptions, DraftWindow, READ_ROWS, Result};
 use crate::backend::BufKind;
 use crate::backend::draft::DraftOps;
-use crate::core::files;
 use crate::core::spec::ModelSpec;
-use crate::model::format::Format;
-use crate::model::weights::declared_format;
-use crate::model::{ModelError, Tensors, demo_draft};
+use crate::model::weights::opened;
+use crate::model::{Tensors, demo_draft};
 
 impl<B: DraftOps> DraftHead<B> {
     /// The head in a folder: `config.json` and safetensors weights.
-    ///
-    /// # Errors
-    /// [`DraftError::Refused`](super::DraftError::Refused) with the reason if it does not fit `model`; unreadable
-    /// files; the device.
     pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
-        let path = dir.join("config.json");
-        let config =
-            files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
-        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
-        let format = declared_format(dir, &config)?;
-        if let Some(what) = format.as_ref().and_then(Format::refusal) {
-            return Err(ModelError::Quantised { path: dir.into(), what }.into());
-        }
+        let (name, config, format) = opened(dir)?;
         Self::load(b, &name, &config, &Tensors::open_dir(dir)?.in_format(format), model, options)
     }
 

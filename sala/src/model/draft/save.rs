@@ -40,23 +40,13 @@ impl<B: DraftOps> DraftHead<B> {
         }
         let aux_hidden =
             if self.now.waiting > 0 { b.read(&self.now.aux_hidden, self.now.waiting)? } else { Vec::new() };
-        let bytes: Vec<u8> = aux_hidden.iter().take(self.now.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
-        tensors.push(ImageTensor {
-            name: "draft.taps".into(),
-            dtype: Dtype::F32,
-            shape: vec![self.now.waiting, width],
-            data: bytes.into(),
-        });
+        let aux_hidden = aux_hidden.get(..self.now.waiting * width).unwrap_or(&aux_hidden);
+        tensors.push(ImageTensor::of_floats("draft.taps", vec![self.now.waiting, width], aux_hidden));
         let saved =
             Saved { fingerprint: self.fingerprint.clone(), first, next: self.now.next, waiting: self.now.waiting };
         let json =
             serde_json::to_vec(&saved).map_err(|_| internal("draft export", "metadata that cannot be written"))?;
-        tensors.push(ImageTensor {
-            name: "draft.meta".into(),
-            dtype: Dtype::U8,
-            shape: vec![json.len()],
-            data: json.into(),
-        });
+        tensors.push(ImageTensor::new("draft.meta", Dtype::U8, vec![json.len()], json));
         Ok(tensors)
     }
 
@@ -70,9 +60,7 @@ impl<B: DraftOps> DraftHead<B> {
         else {
             return Ok(false);
         };
-        let Ok(saved) = serde_json::from_slice::<Saved>(&meta.data) else {
-            return Ok(false);
-        };
+        let Ok(saved) = serde_json::from_slice::<Saved>(&meta.data) else { return Ok(false) };
         let s = &self.config.shape;
         let rows = saved.next.saturating_sub(saved.first);
         let whole = |t: &ImageTensor, shape: &[usize]| {

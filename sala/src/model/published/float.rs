@@ -9,7 +9,7 @@ use super::{Computed, Reader, e2m1, e4m3};
 use crate::backend::Form;
 use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;
-use crate::model::format::{Family, Format};
+use crate::model::format::Family;
 
 const BLOCK: usize = 16;
 
@@ -58,21 +58,13 @@ impl<'a> Reader<'a> for Nvfp4<'a> {
         self.scales.check()
     }
 
-    fn computed(&self) -> Computed {
-        Computed::Bf16
-    }
-
     fn values(&self, row: usize, dst: &mut [f32]) {
         let packed = self.packed.get(row * self.inner / 2..).unwrap_or_default();
         let first = row * self.inner / BLOCK;
         for (block, (dst, packed)) in dst.chunks_mut(BLOCK).zip(packed.chunks(BLOCK / 2)).enumerate() {
             let scale = self.scales.get(first + block);
             let scale = self.factor.applied(scale);
-            for (pair, byte) in dst.chunks_mut(2).zip(packed) {
-                for (v, nibble) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
-                    *v = Computed::Bf16.round(e2m1(nibble) * scale);
-                }
-            }
+            unpack(packed, scale, dst);
         }
     }
 
@@ -83,6 +75,15 @@ impl<'a> Reader<'a> for Nvfp4<'a> {
     fn packed(&self) -> Option<Cow<'a, [u8]>> {
         let rows = Nvfp4Rows { values: self.packed, scales: self.scales.bytes, factor: self.factor };
         Packed::nvfp4(self.out, self.inner, rows).map(|packed| Cow::Owned(packed.into_bytes()))
+    }
+}
+
+/// `bf16(e2m1 · scale)`, the even value in the low half of a byte.
+pub(super) fn unpack(packed: &[u8], scale: f32, dst: &mut [f32]) {
+    for (pair, byte) in dst.chunks_mut(2).zip(packed) {
+        for (v, nibble) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
+            *v = Computed::Bf16.round(e2m1(nibble) * scale);
+        }
     }
 }
 
@@ -117,7 +118,7 @@ pub(super) fn fp8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let scales = parts.scales(part, &shape)?;
     // compressed-tensors multiplies in the type of the scales, ModelOpt in the model's bf16, DeepSeek's code in f32
     // with rounding afterwards.
-    let family = parts.format().map(Format::family);
+    let family = parts.format().map(|format| format.family);
     let (scale_type, computed) = match (family, Computed::of(scales.dtype)) {
         (Some(Family::ModelOpt), _) => (Computed::Bf16, Computed::Bf16),
         (Some(Family::Fp8), Computed::F32) => (Computed::F32, Computed::Bf16),

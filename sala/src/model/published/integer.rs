@@ -264,15 +264,6 @@ impl Integer<'_> {
         zero as i32
     }
 
-    /// Whether `q − zero` of every value is a signed byte.
-    fn symmetric(&self) -> bool {
-        match &self.offset {
-            Offset::Middle => true,
-            Offset::Bias(_) => false,
-            _ => self.off_the_middle().is_none(),
-        }
-    }
-
     /// The first row and group with a zero point off the middle of the range.
     fn off_the_middle(&self) -> Option<(usize, usize)> {
         let middle = 1i32 << (self.bits - 1);
@@ -286,7 +277,10 @@ impl Integer<'_> {
         }
         match (self.bits, Group4::of(self.columns)?) {
             (4, group) => Some(Form::Group4(group)),
-            (_, Group4::G128) if self.symmetric() => Some(Form::Int8),
+            // `q − zero` of every value is a signed byte.
+            (_, Group4::G128) if matches!(self.offset, Offset::Middle) || self.off_the_middle().is_none() => {
+                Some(Form::Int8)
+            }
             _ => None,
         }
     }

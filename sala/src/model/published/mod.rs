@@ -145,9 +145,6 @@ impl Tensors {
     }
 
     /// A floating-point tensor of exactly this shape; a packed one dequantised as its library does it.
-    ///
-    /// # Errors
-    /// Missing, of another shape, neither BF16, F16 nor F32, or packed and damaged.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         let Some(weight) = self.published(name, shape)? else { return self.plain(name, shape) };
         self.took(name);
@@ -192,7 +189,9 @@ impl Computed {
 trait Reader<'a>: Sync {
     /// Checks the contents, as opposed to the shapes. The error is (part, reason).
     fn check(&self) -> Result<(), (&'static str, String)>;
-    fn computed(&self) -> Computed;
+    fn computed(&self) -> Computed {
+        Computed::Bf16
+    }
     /// Row `row`, as the library computes it.
     fn values(&self, row: usize, dst: &mut [f32]);
     /// The form of the device that holds the weight as published, and whether it does so to the bit.
@@ -214,7 +213,7 @@ impl<'a> Weight<'a> {
     /// The weight `name` (without `.weight`) of a folder, if it is packed; `shape` is `[out, in]` by config.json.
     pub(super) fn open(tensors: &'a Tensors, name: &str, shape: &[usize]) -> Result<Option<Weight<'a>>> {
         let [out, inner] = *shape else { return Ok(None) };
-        let declares = |layout: &&Layout| tensors.format().is_some_and(|f| layout.families.contains(&f.family()));
+        let declares = |layout: &&Layout| tensors.format().is_some_and(|f| layout.families.contains(&f.family));
         let mut matching = LAYOUTS.iter().filter(|layout| layout.matches(tensors, name));
         let any = matching.clone().next();
         let declared = matching.find(declares);
@@ -224,7 +223,7 @@ impl<'a> Weight<'a> {
         };
         let parts = Parts { tensors, name: name.to_owned(), out, inner, layout: layout.name };
         if declared.is_none() {
-            let says = tensors.format().map_or("no packed weights", |f| f.family().name());
+            let says = tensors.format().map_or("no packed weights", |f| f.family.name());
             let why = format!("holds {:?} as {} does, but config.json declares {says}", layout.dtype, layout.name);
             return Err(parts.refuse(layout.part, why));
         }

@@ -6,8 +6,9 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 use safetensors::Dtype as FileDtype;
 
+use super::Reader;
+use super::float::unpack;
 use super::parts::Parts;
-use super::{Computed, Reader, e2m1};
 use crate::backend::Form;
 use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;
@@ -85,20 +86,11 @@ impl<'a> Reader<'a> for Mxfp4<'a> {
         }
     }
 
-    fn computed(&self) -> Computed {
-        Computed::Bf16
-    }
-
     fn values(&self, row: usize, dst: &mut [f32]) {
         let values = self.values.get(row * self.inner / 2..).unwrap_or_default().chunks(BLOCK / 2);
         let scales = self.scales.get(row * self.inner / BLOCK..).unwrap_or_default();
         for ((dst, bytes), code) in dst.chunks_mut(BLOCK).zip(values).zip(scales) {
-            let scale = power_of_two(*code);
-            for (pair, byte) in dst.chunks_mut(2).zip(bytes) {
-                for (v, nibble) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
-                    *v = Computed::Bf16.round(e2m1(nibble) * scale);
-                }
-            }
+            unpack(bytes, power_of_two(*code), dst);
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use safetensors::Dtype as FileDtype;
 
-use super::{Computed, Parts, Reader};
+use super::{Parts, Reader};
 use crate::backend::Form;
 use crate::backend::forms::{self, Group4};
 use crate::model::Result;
@@ -64,10 +64,6 @@ impl<'a> Reader<'a> for Ours<'a> {
                 format!("holds a scale that is not finite, or too large (unit {unit}); the folder is damaged"),
             )),
         }
-    }
-
-    fn computed(&self) -> Computed {
-        Computed::Bf16
     }
 
     fn values(&self, row: usize, dst: &mut [f32]) {

@@ -5,13 +5,11 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use super::folder::{errors_from, is_part};
-use super::header::read_header;
-use super::notes::{self, Hashes, NOTES};
-use super::write::{Claim, remove};
+use super::write::{Claim, remove, write_text};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::engine::protocol::Cancel;
-use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_index, seal};
+use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_header, read_index, seal};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 
 /// Bytes of one read, hashed by all cores together, between two checks for a stop: enough to keep the cores busy.
@@ -30,15 +28,29 @@ pub enum Condition {
     Unreadable(String),
 }
 
-/// Hashes of the parts of a folder that [`remove_damaged`] found unchanged.
-#[derive(Debug, Default)]
-pub struct Compared(Hashes);
+/// Not a file of the model: removed once the index exists.
+pub(super) const NOTES: &str = ".sala-chat.hashes";
 
-impl Compared {
-    pub(super) fn hashes(&self) -> &Hashes {
-        &self.0
+/// Hash of all bytes of a part, by the name of its file.
+pub(super) type Hashes = BTreeMap<String, String>;
+
+/// The hashes of the parts of an unfinished folder, noted as each part is written, because the index, which has them
+/// too, is written last. Empty without a file.
+fn noted(folder: &Path) -> io::Result<Hashes> {
+    match files::read_text(&folder.join(NOTES), files::MODEL_CONFIG_BYTES) {
+        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Hashes::new()),
+        Err(e) => Err(e),
     }
 }
+
+pub(super) fn note(folder: &Path, hashes: &Hashes) -> Result<()> {
+    write_text(&folder.join(NOTES), &serde_json::json!(hashes).to_string())
+}
+
+/// Hashes of the parts of a folder that [`remove_damaged`] found unchanged.
+#[derive(Debug, Default)]
+pub struct Compared(pub(super) Hashes);
 
 /// Checks each part of a finished folder, and the index if it does not match them. `report` receives each file before it
 /// is read. `None` for another program's folder or an unfinished one.
@@ -114,7 +126,7 @@ fn compare_unfinished(
     report: &mut dyn FnMut(&str, u64),
 ) -> (BTreeMap<String, Condition>, Compared) {
     let (mut found, mut compared) = (BTreeMap::new(), Compared::default());
-    let noted = match notes::read(folder) {
+    let noted = match noted(folder) {
         Err(e) if is_passing(&e) => {
             found.insert(NOTES.to_owned(), Condition::Unreadable(e.to_string()));
             return (found, compared);

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::header;
-use super::notes::NOTES;
+use super::check::NOTES;
 use super::statistics::STATISTICS;
 use super::write::{LOCK, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::model::published::is_of_an_earlier_version;
-use crate::model::seal::{MADE_FROM, is_finished, is_passing, read_index};
+use crate::model::seal::{MADE_FROM, header, is_finished, is_passing, read_index};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 
@@ -66,9 +65,6 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
 }
 
 /// Whether a part is missing that [`quantize`](super::quantize) would have to pack.
-///
-/// # Errors
-/// A part that the system cannot read.
 pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> {
     for i in 0..parts(source.spec()).len() {
         if written(&out.join(part_file(i)), id)?.is_none() {
@@ -96,9 +92,6 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 }
 
 /// The errors noted in a part of the same packing, if its header is whole and its layout is the present one.
-///
-/// # Errors
-/// The system cannot read it.
 pub(super) fn written(path: &Path, id: &str) -> Result<Option<Errors>> {
     match Tensors::open_files(&[path.to_path_buf()]) {
         Ok(tensors) => Ok(made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))),

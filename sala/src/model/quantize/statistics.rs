@@ -1,35 +1,30 @@
 //! Statistics of a calibration, kept in the destination folder until packing is complete, so that a stopped run can
 //! continue.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use safetensors::tensor::TensorView;
-
-use super::header::header;
-use super::write::write_tensors;
+use super::at;
+use super::write::{Made, write_tensors};
 use crate::backend::forms::UNIT_COLUMNS;
 use crate::core::spec::ModelSpec;
-use crate::model::calibrate::{BLOCK, Statistics};
-use crate::model::seal::MADE_FROM;
-use crate::model::{ModelError, Result, Tensors};
+use crate::model::calibrate::{BLOCK, Moments, Statistics};
+use crate::model::seal::{MADE_FROM, header};
+use crate::model::{Result, Tensors};
 
 pub(super) const STATISTICS: &str = "calibration.safetensors";
 
 impl Statistics {
     pub fn save(&self, folder: &Path, id: &str) -> Result<()> {
         let path = folder.join(STATISTICS);
-        let at = |cause: std::io::Error| ModelError::Write { path: path.clone(), cause };
-        let other = |e: safetensors::SafeTensorError| at(std::io::Error::other(e.to_string()));
-        let views = self.named().map(|(name, moments)| {
-            let shape = vec![moments.blocks.len() / BLOCK, UNIT_COLUMNS, UNIT_COLUMNS];
-            let view = TensorView::new(safetensors::Dtype::F32, shape, bytemuck::cast_slice(&moments.blocks));
-            Ok((name, view.map_err(other)?))
+        let made = self.named().map(|(name, Moments { blocks })| {
+            let shape = vec![blocks.len() / BLOCK, UNIT_COLUMNS, UNIT_COLUMNS];
+            Made { name, dtype: safetensors::Dtype::F32, shape, bytes: Cow::Borrowed(bytemuck::cast_slice(blocks)) }
         });
-        let views = views.collect::<Result<Vec<_>>>()?;
-        std::fs::create_dir_all(folder).map_err(at)?;
-        write_tensors(&path, views, HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]))?;
-        Ok(())
+        std::fs::create_dir_all(folder).map_err(at(&path))?;
+        let metadata = HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]);
+        write_tensors(&path, &made.collect::<Vec<_>>(), metadata).map(drop)
     }
 
     /// The statistics of a stopped run in this folder; `None` unless they are of the same weights and text.

@@ -1,12 +1,14 @@
 //! Writes files into a destination folder: by one process at a time, under a temporary name until they are complete
 //! and on the disk.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo, TensorView};
 use tempfile::NamedTempFile;
 
@@ -33,9 +35,6 @@ pub struct Claim {
 
 impl Claim {
     /// Locks a folder, and makes it if needed.
-    ///
-    /// # Errors
-    /// [`ModelError::InUse`] with the process that holds the lock; the disk.
     pub fn take(folder: &Path) -> Result<Claim> {
         let made = !folder.exists();
         std::fs::create_dir_all(folder).map_err(at(folder))?;
@@ -163,10 +162,18 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     put(partial, path)
 }
 
+/// A tensor of a new file.
+pub(in crate::model) struct Made<'a> {
+    pub(in crate::model) name: String,
+    pub(in crate::model) dtype: Dtype,
+    pub(in crate::model) shape: Vec<usize>,
+    pub(in crate::model) bytes: Cow<'a, [u8]>,
+}
+
 /// Writes a safetensors file atomically. Returns the hash of all its bytes.
-pub(super) fn write_tensors(
+pub(in crate::model) fn write_tensors(
     path: &Path,
-    tensors: Vec<(String, TensorView<'_>)>,
+    tensors: &[Made<'_>],
     metadata: HashMap<String, String>,
 ) -> Result<String> {
     let partial = begin(path).map_err(at(path))?;
@@ -185,9 +192,10 @@ impl<W: Write> Write for Hashed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         let taken = bytes.get(..written).unwrap_or_default();
-        match taken.len() < FOR_ALL_CORES {
-            true => self.hasher.update(taken),
-            false => self.hasher.update_rayon(taken),
+        if taken.len() < FOR_ALL_CORES {
+            self.hasher.update(taken)
+        } else {
+            self.hasher.update_rayon(taken)
         };
         Ok(written)
     }
@@ -199,11 +207,11 @@ impl<W: Write> Write for Hashed<W> {
 
 /// Same bytes as [`safetensors::serialize_to_file`]. That function replaces the file by one of its own, with
 /// permissions for the user alone, and returns no handle to sync. Returns the hash of all bytes.
-fn stream(
-    file: impl Write,
-    mut tensors: Vec<(String, TensorView<'_>)>,
-    metadata: HashMap<String, String>,
-) -> io::Result<String> {
+fn stream(file: impl Write, tensors: &[Made<'_>], metadata: HashMap<String, String>) -> io::Result<String> {
+    let views = tensors.iter().map(|Made { name, dtype, shape, bytes }| {
+        TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name.clone(), view))
+    });
+    let mut tensors = views.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
     // The widest numbers first, which keeps all of them aligned.
     tensors.sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
     let (mut infos, mut end) = (Vec::with_capacity(tensors.len()), 0);
@@ -213,7 +221,7 @@ fn stream(
         let info = TensorInfo { dtype: view.dtype(), shape: view.shape().to_vec(), data_offsets: (start, end) };
         infos.push((name.clone(), info));
     }
-    let header = Metadata::new(Some(metadata), infos).map_err(|e| io::Error::other(e.to_string()))?;
+    let header = Metadata::new(Some(metadata), infos).map_err(io::Error::other)?;
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, Hashed { file, hasher: blake3::Hasher::new() });
@@ -250,7 +258,13 @@ mod tests {
         };
         let metadata = || HashMap::from([("made_from".to_owned(), "a hash 1e-4".to_owned())]);
         let (ours, plain) = (dir.path().join("part-000.safetensors"), dir.path().join("plain"));
-        let hash = write_tensors(&ours, tensors(), metadata()).unwrap();
+        let made = tensors().into_iter().map(|(name, view)| Made {
+            name,
+            dtype: view.dtype(),
+            shape: view.shape().to_vec(),
+            bytes: view.data().into(),
+        });
+        let hash = write_tensors(&ours, &made.collect::<Vec<_>>(), metadata()).unwrap();
         let theirs = safetensors::serialize(tensors(), Some(metadata())).unwrap();
         assert_eq!(std::fs::read(&ours).unwrap(), theirs);
         assert_eq!(hash, blake3::hash(&theirs).to_hex().to_string());

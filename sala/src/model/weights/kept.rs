@@ -148,7 +148,7 @@ impl Checkpoint {
     }
 
     fn matrices(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
-        let all = Checkpoint::expected_tensors(self.spec()).into_iter().filter(|(_, shape)| shape.len() == 2);
+        let all = self.spec().tensors().into_iter().filter(|(_, shape)| shape.len() == 2);
         all.map(|(name, shape)| (name.trim_end_matches(".weight").to_owned(), shape))
     }
 
@@ -158,7 +158,7 @@ impl Checkpoint {
             [out, inner] => self.form(recipe, name.trim_end_matches(".weight"), &shape).bytes(*out, *inner),
             other => other.iter().product::<usize>() * 4,
         };
-        Checkpoint::expected_tensors(self.spec()).into_iter().map(|t| size(t) as u64).sum()
+        self.spec().tensors().into_iter().map(|t| size(t) as u64).sum()
     }
 
     /// The forms of a packed folder's weights; `None` for plain folders and for those of this program.
@@ -209,7 +209,7 @@ impl Checkpoint {
     /// the next start.
     pub fn packs_while_loading(&self, recipe: Recipe) -> bool {
         let Source::Tensors(tensors) = &self.source else { return false };
-        let packs = match tensors.format().map(Format::family) {
+        let packs = match tensors.format().map(|format| format.family) {
             None => recipe.packs(),
             Some(Family::SalaChat) => false,
             Some(_) => recipe != Recipe::Bf16,

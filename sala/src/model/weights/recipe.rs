@@ -110,9 +110,7 @@ fn wants_8_bits(spec: &ModelSpec, name: &str) -> bool {
         // Embedding and head.
         return true;
     };
-    let Some((layer, weight)) = rest.split_once('.') else {
-        return true;
-    };
+    let Some((layer, weight)) = rest.split_once('.') else { return true };
     let sparse = layer.parse::<usize>().ok().and_then(|i| spec.mixers.get(i)) == Some(&Mixer::Sparse);
     match weight {
         "self_attn.o_gate" | "self_attn.z_proj" => true,

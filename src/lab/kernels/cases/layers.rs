@@ -7,7 +7,7 @@ use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{ImageTensor, ROW_ARRAYS};
-use crate::lab::layer::{Lightning, image};
+use crate::lab::layer::Lightning;
 
 pub fn lightning_spec(s: Sizes) -> LightningSpec {
     LightningSpec {
@@ -92,7 +92,9 @@ fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
     let k1 = means(spec.kernel, spec.stride, spec.level1_rows(rows));
     let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.level2_rows(rows));
     let arrays = ROW_ARRAYS.into_iter().zip([k, v, k1, k2]);
-    arrays.map(|(name, values)| image(name, vec![values.len() / width, spec.kv_heads, HEAD], &values)).collect()
+    arrays
+        .map(|(name, values)| ImageTensor::of_floats(name, vec![values.len() / width, spec.kv_heads, HEAD], &values))
+        .collect()
 }
 
 pub struct Sparse<B: Backend> {
@@ -233,7 +235,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usiz
     let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
     let mut window = b.draft_window(&shape)?;
     let known = shape.window.min(case.position);
-    let old = |seed| image("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0));
+    let old = |seed| {
+        ImageTensor::of_floats("k", vec![known, s.kv_heads, HEAD], &values(seed, known * s.kv_heads * HEAD, 1.0))
+    };
     let (old_k, old_v) = (old(case.seed + 6), old(case.seed + 7));
     let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);
     let ids = tokens(case.seed, rows, s.vocab);

@@ -82,9 +82,7 @@ impl CublasLt {
     /// # Safety
     /// As for [`Driver::gemm`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<bool> {
-        let Plan::Algorithm(algorithm) = self.planned(device, Shape::of(gemm))? else {
-            return Ok(false);
-        };
+        let Plan::Algorithm(algorithm) = self.planned(device, Shape::of(gemm))? else { return Ok(false) };
         let workspace = match self.workspace {
             Some(at) => at,
             None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),

@@ -260,9 +260,7 @@ impl Driver for Nvidia {
     }
 
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
-        let Some((_, cublaslt)) = self.library() else {
-            return Ok(false);
-        };
+        let Some((_, cublaslt)) = self.library() else { return Ok(false) };
         self.bind("gemm")?;
         // SAFETY: the caller's.
         unsafe { lock(cublaslt).run(self, gemm) }

@@ -136,9 +136,7 @@ impl Lightning for Cuda {
 impl Cuda {
     /// Makes the table of angles for models with this rotation; runs when their state is made.
     pub(in crate::backend::cuda) fn prepare_rope(&mut self, spec: &LightningSpec) -> Result<()> {
-        let Some(theta) = spec.rope_theta else {
-            return Ok(());
-        };
+        let Some(theta) = spec.rope_theta else { return Ok(()) };
         if self.rope.as_ref().is_some_and(|rope| rope.theta.to_bits() == theta.to_bits()) {
             return Ok(());
         }
@@ -158,9 +156,7 @@ impl Cuda {
 
     /// The table of this pass, made by the first layer that needs it; null without rotation.
     pub(super) fn angles(&mut self, spec: &LightningSpec, pass: Pass) -> Result<DevicePtr> {
-        let Some(theta) = spec.rope_theta else {
-            return Ok(0);
-        };
+        let Some(theta) = spec.rope_theta else { return Ok(0) };
         let step = self.step.ptr();
         let at = match pass {
             Pass::Verify { .. } => self.step.rows_ptr(),

@@ -297,9 +297,7 @@ impl Rows for Cuda {
         if rows > MAX_VERIFY_ROWS {
             return Err(shape("top_logits", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
         }
-        let Some(c) = &self.top_logits else {
-            return Err(shape("top_logits", "top_logits before", "none"));
-        };
+        let Some(c) = &self.top_logits else { return Err(shape("top_logits", "top_logits before", "none")) };
         self.device.driver().synchronize(Queue::Compute)?;
         let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice())
             .map_err(|_| internal("top_logits", "page-locked memory that holds no whole words"))?;
