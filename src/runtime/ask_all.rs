@@ -41,7 +41,7 @@ pub(super) struct Ready {
     pub(super) path: Path,
 }
 
-struct Asked {
+struct Entry {
     record: DocumentRecord,
     row: FanOutRow,
     thinking: String,
@@ -54,7 +54,7 @@ struct Asked {
 pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
-    answers: Vec<Asked>,
+    answers: Vec<Entry>,
     changed: bool,
     started: Instant,
 }
@@ -89,13 +89,13 @@ impl Verb {
             unread = self.read_shelved(files).await?;
             shelved = self.shelved(library.as_deref()).await?;
         }
-        let asked = |(record, standing): (DocumentRecord, Standing)| {
+        let entry = |(record, standing): (DocumentRecord, Standing)| {
             let failed = self.why_not(reads, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
-            Asked { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
+            Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
         };
-        let answers: Vec<Asked> = shelved.into_iter().map(asked).collect();
+        let answers: Vec<Entry> = shelved.into_iter().map(entry).collect();
         let count = answers.iter().filter(|a| a.row.failed.is_none()).count();
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
@@ -106,7 +106,7 @@ impl Verb {
         self.report_meters();
         let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
-        let reason = |a: &Asked| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
+        let reason = |a: &Entry| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.serial;
@@ -255,7 +255,7 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text))
     }
 
-    /// Why a document cannot be asked; `None` if it can.
+    /// Why a document is left out; `None` if it can.
     fn why_not(&self, tried: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
         let path = record.document.path.as_deref();
         let what = match standing {
@@ -307,25 +307,25 @@ impl AskAll {
         self.answers.iter().filter(|a| a.row.is_answered()).count()
     }
 
-    fn answer(asked: &mut Asked, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
+    fn answer(entry: &mut Entry, ready: &Ready, runtime: &State, Grown { path, stats }: Grown) {
         let Some(end) = stats.end else { return };
         let begin = Begin::after_prompt(&ready.rendered.text);
         let Delta { thinking, answer } = runtime.engine.decoded(begin, &stats.generated);
-        (asked.thinking, asked.row.text) = (thinking, answer);
-        asked.row.finish = Some(end.ended.finish());
-        asked.row.answer_tokens = stats.generated.len() as u64;
+        (entry.thinking, entry.row.text) = (thinking, answer);
+        entry.row.finish = Some(end.ended.finish());
+        entry.row.answer_tokens = stats.generated.len() as u64;
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        asked.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
-        asked.row.passages = asked.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
-        if end.ended == Ended::Cancelled || asked.likely.len() != stats.generated.len() {
+        entry.looked = runtime.sources_after(&messages, &ready.rendered, (&end.looked_at, &[]), &path);
+        entry.row.passages = entry.looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        if end.ended == Ended::Cancelled || entry.likely.len() != stats.generated.len() {
             return;
         }
         // Thoughts do not count.
         let until = runtime.thoughts_until(begin).ok().flatten();
         let from = until.and_then(|t| stats.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
-        if let Some(scores) = asked.likely.get(from..).filter(|scores| !scores.is_empty()) {
+        if let Some(scores) = entry.likely.get(from..).filter(|scores| !scores.is_empty()) {
             let sum: f64 = scores.iter().map(|score| f64::from(*score)).sum();
-            asked.row.log_probability = Some(sum / scores.len() as f64);
+            entry.row.log_probability = Some(sum / scores.len() as f64);
         }
     }
 }
@@ -336,8 +336,8 @@ impl Fan for AskAll {
     }
 
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(asked) = self.answers.get_mut(which).filter(|a| a.row.failed.is_none()) else { return Ok(None) };
-        let ready = runtime.question_to(&asked.record, &self.question)?;
+        let Some(entry) = self.answers.get_mut(which).filter(|a| a.row.failed.is_none()) else { return Ok(None) };
+        let ready = runtime.question_to(&entry.record, &self.question)?;
         let mut branch = runtime.question_after(&ready.path, &ready.rendered, self.sampling)?;
         if let Some(Last::Generate(request)) = &mut branch.last {
             // Requests the log-probability of each token itself, without alternatives.
@@ -345,16 +345,16 @@ impl Fan for AskAll {
         }
         let tokenizer = runtime.engine.tokenizer().clone();
         let decoder = StreamDecoder::new(tokenizer, Begin::after_prompt(&ready.rendered.text));
-        asked.running = Some((ready, decoder));
+        entry.running = Some((ready, decoder));
         Ok(Some(branch))
     }
 
     fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
-        let Some(asked) = self.answers.get_mut(which) else { return };
-        asked.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
-        if let Some((_, decoder)) = &mut asked.running {
+        let Some(entry) = self.answers.get_mut(which) else { return };
+        entry.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
+        if let Some((_, decoder)) = &mut entry.running {
             let delta = decoder.push_all(written.tokens);
-            asked.row.text.push_str(&delta.answer);
+            entry.row.text.push_str(&delta.answer);
             self.changed |= !delta.answer.is_empty();
         }
     }
@@ -366,11 +366,11 @@ impl Fan for AskAll {
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
-        let Some(asked) = self.answers.get_mut(which) else { return };
-        match (grown, asked.running.take()) {
-            (Ok(grown), Some((ready, _))) => Self::answer(asked, &ready, runtime, grown),
+        let Some(entry) = self.answers.get_mut(which) else { return };
+        match (grown, entry.running.take()) {
+            (Ok(grown), Some((ready, _))) => Self::answer(entry, &ready, runtime, grown),
             (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
-            (Err(e), _) => asked.row.failed = Some(e.to_string()),
+            (Err(e), _) => entry.row.failed = Some(e.to_string()),
         }
         self.changed = true;
         let of = self.answers.iter().filter(|a| a.row.failed.is_none()).count();

@@ -19,7 +19,7 @@
 //! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
 //! | `link`, `path`, `plan`, `segments`, `render` | the engine and its slots with their live paths; a rendered conversation as segments, and the plan that makes it live |
-//! | `executor`, `execute`, `fan_out` | the one executor, which the server uses too; plans of a conversation, whose head the engine's state follows; the same in several slots |
+//! | `executor`, `execute`, `fan_out` | the one executor, which the server uses too; plans of a conversation, and the engine's state kept at its head; the same in several slots |
 //! | `persistence`, `record` | store and writer; each change of the session is saved at once |
 //! | `ask` | answers: the first one, again, several, asides |
 //! | `load`, `library`, `follow` | documents: gathered, chosen, read, found again, brought up to date |

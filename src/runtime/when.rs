@@ -46,9 +46,9 @@ impl Verb {
         let Some(document) = path.into_iter().filter(|m| tokens(m).is_some()).max_by_key(tokens) else {
             return refused("There is no document in this conversation. /load PATH reads one.");
         };
-        let asked = self.draft(Role::User, Some(document.id), question.clone());
+        let last = self.draft(Role::User, Some(document.id), question.clone());
         let before = self.here.tree.path_to(Some(document.id));
-        let messages: Vec<&Message> = before.into_iter().chain([&asked]).collect();
+        let messages: Vec<&Message> = before.into_iter().chain([&last]).collect();
         let rendered = self.prompt(&messages)?;
         let segment = self.here.ends.get(&document.id).ok_or_else(lost)?;
         let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
