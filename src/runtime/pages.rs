@@ -63,7 +63,7 @@ impl State {
         rows.push(("of this", format!("weights {weights}, state {state}, work {work}{host}")));
         rows.push(("kept state", format!("{} on disk{beyond}", bytes(kept))));
         if let Some(id) = self.here.session.id {
-            let disk = self.disk.store.sizes_of(id)?;
+            let disk = self.disk.store.sizes()?.sessions.remove(&id).unwrap_or_default();
             let (state, own, text) = (bytes(disk.state), bytes(disk.own), bytes(disk.text));
             let written = bytes(disk.written);
             let text = format!("state {state} ({own} not shared), text {text}; {written} of state written so far");
