@@ -9,7 +9,7 @@ use super::about::without_home;
 use super::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::core::sanitize::sanitize_line;
-use crate::store::{Checked, RealDisk, Store, StoreError};
+use crate::store::{Checked, RealDisk, Rescued, Store, StoreError};
 
 struct Report {
     root: String,
@@ -48,10 +48,8 @@ fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Resu
     // Where nothing can be shown meanwhile, that is what to do.
     let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
-    if let Some(rescued) = rescued {
-        checked.repaired.insert(0, rescued.summary());
-        checked.damaged.extend(rescued.losses());
-    }
+    checked.repaired.splice(0..0, rescued.iter().map(Rescued::summary));
+    checked.damaged.extend(rescued.iter().flat_map(Rescued::losses));
     checked.damaged.extend(in_use);
     Ok(Report::new(store.root(), checked, store.notes()))
 }

@@ -272,7 +272,7 @@ impl Verb {
         // Another process may hold a view-only session.
         let held = open && (self.here.lock.is_some() || self.here.may_write().is_ok());
         let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
-        let own = self.disk.store.sizes_of(record.id)?.own;
+        let own = self.disk.store.state_sizes()?.sessions.get(&record.id).map_or(0, |sizes| sizes.own);
         let stays = match self.disk.discard {
             true => "until the program ends".to_owned(),
             false => self.disk.store.limits().trash_time(),

@@ -33,26 +33,23 @@ const NAMED: usize = 10;
 impl Imported {
     /// The skipped conversations by reason: `1 conversation without a message ("Other")`.
     pub fn skipped_in_words(&self) -> Option<String> {
-        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        let (mut reasons, mut others) = (Vec::<(&str, Vec<&str>)>::new(), 0);
         for Skipped { name, why } in &self.skipped {
             let known = reasons.len();
             match reasons.iter_mut().find(|(reason, _)| reason == why) {
                 Some((_, names)) => names.push(name),
-                None if known >= NAMED => {}
+                None if known >= NAMED => others += 1,
                 None => reasons.push((why, vec![name])),
             }
         }
-        let mut named: u64 = 0;
         let mut words: Vec<String> = Vec::new();
         for (why, names) in reasons {
-            named += names.len() as u64;
             let more = if names.len() > NAMED { ", …" } else { "" };
             let count = counted(names.len() as u64, "conversation");
             let names: Vec<String> = names.iter().take(NAMED).map(|name| format!("\"{name}\"")).collect();
             let why = if why.starts_with("without") { format!(" {why}") } else { format!(", {why}") };
             words.push(format!("{count}{why} ({}{more})", names.join(", ")));
         }
-        let others = self.skipped.len() as u64 - named;
         words.extend((others > 0).then(|| counted(others, "other conversation")));
         (!words.is_empty()).then(|| words.join("; "))
     }

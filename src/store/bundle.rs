@@ -19,6 +19,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use rusqlite::params;
 use serde::{Deserialize, Serialize};
 
 use super::arrival::{Arrived, Imported, arrive};
@@ -28,7 +29,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::query;
+use super::query::{self, UP};
 use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::vet::Vetted;
@@ -97,28 +98,22 @@ impl Store {
     ) -> Result<Bundled> {
         refuse_existing(path, overwrite)?;
         let session = self.session_json(id, Scope::Branch)?;
-        let tip = match session.head {
-            Some(head) => self.tip_segment(head, fingerprint)?,
-            None => None,
-        };
-        let plan = match tip {
-            Some((_, tip)) => Some(self.plan_restore(&tip)?),
-            None => None,
-        };
+        let on_path = format!(
+            "{UP} SELECT l.message, l.segment FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+             ORDER BY up.depth"
+        );
+        let ends: Vec<(MessageId, SegmentId)> = self.read(|db| {
+            query::rows(db, &on_path, params![session.head.map(|m| m.0), fingerprint], |r| {
+                Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?)))
+            })
+        })?;
+        let plan = ends.last().map(|(_, tip)| self.plan_restore(tip)).transpose()?;
         // Dropped state leaves its links, so a linked segment may have no state.
         let Some(plan) = plan.filter(|plan| plan.kept_tokens() > 0) else {
             return Err(StoreError::NoState { name: session.name });
         };
         let place: HashMap<SegmentId, usize> = plan.path.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
-        let mut links = Vec::new();
-        for m in &session.messages {
-            if let Some((at, segment)) = self.tip_segment(m.id, fingerprint)?
-                && at == m.id
-                && let Some(i) = place.get(&segment)
-            {
-                links.push((m.id, *i));
-            }
-        }
+        let links = ends.iter().filter_map(|(message, segment)| Some((*message, *place.get(segment)?))).collect();
         let mut files = Vec::new();
         let mut segments = Vec::new();
         for (i, s) in plan.path.iter().enumerate() {
@@ -328,21 +323,19 @@ impl Store {
         Ok((recorded, tokens))
     }
 
-    /// File kinds of a segment of this model that was made here and is kept, to compare shapes with.
+    /// Kinds of the files of a segment of this model that was made here and is kept, to compare shapes with.
     fn any_kept_files(&self, fingerprint: &str) -> Result<[Vec<format::Kind>; 2]> {
-        let of = |kind: FileKind| -> Result<Vec<format::Kind>> {
-            let k = kind.extension();
-            let sql = format!(
-                "SELECT id, {k}_root FROM segment WHERE fingerprint = ?1 AND {k}_root IS NOT NULL AND origin IS NULL LIMIT 1"
-            );
-            let found: Option<(SegmentId, [u8; 32])> =
-                self.read(|db| query::row(db, &sql, [fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get(1)?))))?;
-            let Some((id, root)) = found else { return Ok(Vec::new()) };
-            let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
+        let sql = "SELECT id, rows_root, end_root FROM segment WHERE fingerprint = ?1 AND origin IS NULL
+             AND coalesce(rows_root, end_root) IS NOT NULL ORDER BY rows_root IS NULL OR end_root IS NULL LIMIT 1";
+        let found =
+            self.read(|db| query::row(db, sql, [fingerprint], |r| Ok((SegmentId(r.get(0)?), [r.get(1)?, r.get(2)?]))))?;
+        let (id, [rows, end]) = found.unwrap_or((SegmentId([0; 32]), [None, None]));
+        let kinds = |kind: FileKind, root: Option<[u8; 32]>| {
+            let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root?);
             // An unreadable local file is no evidence against the bundle.
-            Ok(opened.map(|file| file.kinds()).unwrap_or_default())
+            opened.ok().map(|file| file.kinds())
         };
-        Ok([of(FileKind::Rows)?, of(FileKind::End)?])
+        Ok([kinds(FileKind::Rows, rows), kinds(FileKind::End, end)].map(Option::unwrap_or_default))
     }
 }
 

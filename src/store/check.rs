@@ -116,7 +116,7 @@ impl Store {
             return None;
         }
         let look = || -> Result<Option<String>> {
-            Ok(Faults::of(&schema::open_readable(database, &self.layout.database)?.0)?.first())
+            Ok(Faults::of(&schema::open_readable(database, &self.layout.database)?)?.first())
         };
         let first = match look() {
             Ok(first) => first?,

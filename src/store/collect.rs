@@ -6,13 +6,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Transaction};
 
 use super::database::{Access, Store, lock};
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::Freed;
-use super::query::{self, PLACES, count_at, text_at};
+use super::query::{self, PLACES, count_at};
 use super::recorded::{ids, light, with_ancestors};
 use super::schema::structure_fault;
 use super::segment::SegmentId;
@@ -119,7 +119,7 @@ impl Store {
     fn require_sound(&self) -> Result<()> {
         let path = &self.layout.database;
         let fault = match self.access() {
-            Access::Writable => structure_fault(&super::schema::open_readable(path, path)?.0)?,
+            Access::Writable => structure_fault(&super::schema::open_readable(path, path)?)?,
             Access::ReadOnly { .. } => self.read(structure_fault)?,
         };
         fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
@@ -129,7 +129,7 @@ impl Store {
         self.disk.look(&self.layout.database).map_or(0, |l| l.bytes)
     }
 
-    /// All sizes. Reads all messages: use [`Store::state_sizes`] or [`Store::sizes_of`] where they suffice.
+    /// All sizes. Reads all messages: use [`Store::state_sizes`] where that suffices.
     pub fn sizes(&self) -> Result<Sizes> {
         let mut sizes = self.state_sizes()?;
         self.read(|db| {
@@ -149,7 +149,7 @@ impl Store {
     /// As [`Store::sizes`], of state alone: neither texts nor what was written so far.
     pub fn state_sizes(&self) -> Result<Sizes> {
         self.read(|db| {
-            let (tree, links, library) = (light(db)?, links(db)?, ids(db, LIBRARY)?);
+            let (tree, links, library) = (light(db)?, links(db)?, ids(db, "SELECT segment FROM document")?);
             let library = with_ancestors(&tree, library);
             let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
             let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
@@ -169,19 +169,6 @@ impl Store {
             let sessions = reach.into_iter().map(sizes).collect();
             let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
             Ok(Sizes { state_bytes, database_bytes: self.database_bytes(), sessions })
-        })
-    }
-
-    /// The sizes of one session.
-    pub fn sizes_of(&self, session: SessionId) -> Result<SessionSizes> {
-        let state = self.state_sizes()?.sessions.remove(&session).unwrap_or_default();
-        self.read(|db| {
-            let sql = "SELECT sum(octet_length(text) + octet_length(thinking)) FROM message WHERE session = ?1";
-            let text = query::row(db, sql, [session.0], |r| Ok(count_at(r, 0)))?.unwrap_or_default();
-            let sql = "SELECT value FROM property WHERE name = ?1 || ' ' || ?2";
-            let written = query::row(db, sql, params![WRITTEN, session.0], |r| Ok(text_at(r, 0)))?;
-            let written = written.and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
-            Ok(SessionSizes { text, written, ..state })
         })
     }
 
@@ -223,8 +210,6 @@ impl Store {
         }
     }
 }
-
-const LIBRARY: &str = "SELECT segment FROM document";
 
 /// The segments at which the messages of each session end.
 fn links(db: &Connection) -> Result<HashMap<SessionId, Vec<SegmentId>>> {

@@ -267,7 +267,8 @@ fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<
             (Some(above.0), depth + 1, m.role.name().into(), m.created_ms)
         }
     };
-    let meta = to_json(&m.meta)?;
+    let meta = serde_json::to_string(&m.meta)
+        .map_err(|e| StoreError::Broken { what: "a record".into(), why: e.to_string() })?;
     let seal = seal_of(
         MESSAGE,
         [
@@ -375,8 +376,4 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
 
 fn session_of(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
     query::row(tx, "SELECT session FROM message WHERE id = ?1", [message.0], |r| Ok(SessionId(r.get(0)?)))
-}
-
-pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| StoreError::Broken { what: "a record".into(), why: e.to_string() })
 }

@@ -6,17 +6,21 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use super::directory::{self, Layout};
+use super::directory::{self, Layout, SegmentName};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
+use super::format::FileKind;
 use super::schema;
 use super::segment::SegmentId;
 use crate::core::transcript::{MessageId, SessionId};
 use crate::core::{counted, now_ms};
 
+/// State files without a row stay this long: a database restored from a copy may name them.
+const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
 const ID_BLOCK: i64 = 1 << 20;
 /// Ids from here on were taken without the database: a part of a block for each millisecond.
 pub(super) const FAR: i64 = 1 << 61;
@@ -279,18 +283,34 @@ impl Store {
         }
     }
 
-    /// Removes files in `segments/` that no row names (old ones, or `all`), unless a process is writing some right now
-    /// or the directory is not the one the database knows. Returns their number.
+    /// Removes leftovers in `segments/` and returns their number: unfinished files, and files that no row names if they
+    /// are old or `all` is set; never a name of another form. Removes none while a process is writing some, or if the
+    /// directory is not the one the database knows.
     pub(super) fn sweep(&self, all: bool) -> u64 {
         let lock = self.layout.open_lock("writing").ok().filter(|lock| self.known && lock.try_lock().is_ok());
         if lock.is_none() {
             return 0;
         }
-        directory::sweep(&self.layout, &*self.disk, all, |id, kind| {
+        let is_named = |id: &SegmentId, kind: FileKind| {
             let sql = format!("SELECT 1 FROM segment WHERE id = ?1 AND {}_root IS NOT NULL", kind.extension());
             // When in doubt the file stays.
             self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?)).unwrap_or(true)
-        })
+        };
+        let now = SystemTime::now();
+        let is_left = |name: &Path| {
+            let Ok(look) = self.disk.look(&self.layout.segments.join(name)) else { return false };
+            // A time in the future means a wrong clock, so the age is unknown.
+            let is_old = now.duration_since(look.modified).is_ok_and(|age| age > ORPHAN_AGE);
+            look.is_file
+                && match SegmentName::of(name) {
+                    Some(SegmentName::Unfinished) => true,
+                    Some(SegmentName::State(id, kind)) => (all || is_old) && !is_named(&id, kind),
+                    None => false,
+                }
+        };
+        let mut names = self.disk.list(&self.layout.segments).unwrap_or_default();
+        names.retain(|name| is_left(name) && self.disk.remove(&self.layout.segments.join(name)).is_ok());
+        names.len() as u64
     }
 }
 

@@ -18,7 +18,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 
@@ -34,8 +33,6 @@ const UNFINISHED: &str = "tmp";
 const LEAVING: &str = "gone";
 const PRESENT: &str = "store";
 const MARK: &str = "sala-chat data directory 1";
-/// State files without a row stay this long: a database restored from a copy may name them.
-const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
 /// The file system itself creates this in its root directory.
 const OF_THE_SYSTEM: &str = "lost+found";
 
@@ -310,29 +307,6 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
         let root = shell_word(&layout.root.to_string_lossy());
         format!("{} {wrong}: they can change your conversations. chmod -R go-w {root}", path.display())
     })
-}
-
-/// Removes leftovers of earlier runs in `segments/`: unfinished files at once, files that `named` rejects if they are
-/// old enough or `all` is set. Never a name of another form. Returns the number of removed files.
-pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(&SegmentId, FileKind) -> bool) -> u64 {
-    let now = SystemTime::now();
-    let old = |path: &Path| {
-        // A time in the future means a wrong clock, so the age is unknown.
-        disk.look(path).is_ok_and(|l| l.is_file && now.duration_since(l.modified).is_ok_and(|age| age > ORPHAN_AGE))
-    };
-    let mut removed = 0;
-    for name in disk.list(&layout.segments).unwrap_or_default() {
-        let path = layout.segments.join(&name);
-        let unused = match SegmentName::of(&name) {
-            Some(SegmentName::Unfinished) => true,
-            Some(SegmentName::State(id, kind)) => !named(&id, kind) && (all || old(&path)),
-            None => false,
-        };
-        if unused && disk.look(&path).is_ok_and(|l| l.is_file) && disk.remove(&path).is_ok() {
-            removed += 1;
-        }
-    }
-    removed
 }
 
 #[cfg(test)]

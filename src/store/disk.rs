@@ -16,11 +16,9 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub trait DiskFile: Send {
-    /// # Errors
-    /// As the system reports; the file may then contain a part of the bytes.
+    /// After an error the file may contain a part of the bytes.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// # Errors
-    /// As the system reports; the file's bytes are then unknown.
+    /// After an error the file's bytes are unknown.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -40,7 +38,6 @@ pub struct Look {
 }
 
 /// The effects the store needs from a file system. All errors are the system's.
-#[allow(clippy::missing_errors_doc)]
 pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Creates a new file, mode 0600. An existing file loses the name and is not written to.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;

@@ -6,14 +6,16 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
 use rusqlite::{Transaction, params};
 
 use super::database::{Access, Store, lock, next_use};
+use super::directory::SegmentName;
 use super::error::Result;
 use super::format::FileKind;
-use super::query::{self, REACHED_BY_SESSION};
-use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
+use super::query;
+use super::recorded::{Light, forget, ids, light, light_of_session, with_ancestors};
 use super::segment::{Segment, SegmentId, SegmentKind};
 use super::summary::refresh_session;
 use crate::core::now_ms;
@@ -58,31 +60,22 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 impl Store {
     pub fn thin(&self, session: SessionId) -> Result<Freed> {
         let gone = self.transaction(|tx| {
-            let sql = format!(
-                "{REACHED_BY_SESSION} SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id"
-            );
-            let mut tree: HashMap<SegmentId, Light> = HashMap::new();
-            let mut todo: Vec<SegmentId> = query::rows(tx, &sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
-            while let Some(id) = todo.pop() {
-                if tree.contains_key(&id) {
-                    continue;
-                }
-                if let Some(l) = one_light(tx, &id)? {
-                    todo.extend(l.parent);
-                    tree.insert(id, l);
-                }
-            }
+            let tree = light_of_session(tx, session)?;
             let pinned: HashSet<SegmentId> = pinned(tx)?;
             let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
             // The part of a fork above its fork point belongs to another session and has its age there.
-            let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
+            let sql =
+                "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
             let own: HashSet<SegmentId> = query::rows(tx, sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
             let thinned = |l: &&Light| l.end_bytes > 0 && own.contains(&l.id) && !keep.contains(&l.id);
             let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
             for id in &gone {
                 forget(tx, id, FileKind::End, "thinned")?;
             }
-            Ok(gone.into_iter().map(|id| (id, FileKind::End, tree.get(&id).map_or(0, |l| l.end_bytes))).collect::<Vec<_>>())
+            Ok(gone
+                .into_iter()
+                .map(|id| (id, FileKind::End, tree.get(&id).map_or(0, |l| l.end_bytes)))
+                .collect::<Vec<_>>())
         })?;
         Ok(self.remove_files(&gone))
     }
@@ -176,8 +169,8 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// Removes state files until `bytes` are free or removed: the least recently used first, of one path the last
-    /// first, and those of marks and heads at the end. Returns the removed ones, which the caller records.
+    /// Removes state files until `bytes` are free or removed: those without a row, then the least recently used, of one
+    /// path the last first, and those of marks and heads at the end. Returns the removed ones, which the caller records.
     pub(super) fn remove_oldest(&self, bytes: u64) -> Result<Vec<(SegmentId, FileKind)>> {
         let order = self.read(|db| {
             let tree = light(db)?;
@@ -187,18 +180,25 @@ impl Store {
             order.sort_by_key(|l| (needed.contains(&l.id), l.used, Reverse(l.start)));
             Ok(order)
         })?;
+        let known: HashSet<SegmentId> = order.iter().map(|l| l.id).collect();
+        let without_row = |name: PathBuf| match SegmentName::of(&name)? {
+            SegmentName::State(id, kind) => Some((id, kind)).filter(|_| !known.contains(&id)),
+            SegmentName::Unfinished => None,
+        };
+        let names = self.disk.list(&self.layout.segments).unwrap_or_default();
+        let files = names.into_iter().filter_map(without_row);
         let (mut gone, mut freed) = (Vec::new(), 0);
-        for (l, kind) in order.iter().flat_map(|l| [(l, FileKind::End), (l, FileKind::Rows)]) {
+        for (id, kind) in files.chain(order.iter().flat_map(|l| [(l.id, FileKind::End), (l.id, FileKind::Rows)])) {
             if freed >= bytes || !self.disk.free_bytes(&self.layout.root).is_ok_and(|free| free < bytes) {
                 break;
             }
-            let path = self.layout.file(&l.id, kind);
+            let path = self.layout.file(&id, kind);
             if let Ok(look) = self.disk.look(&path)
                 && look.is_file
                 && self.disk.remove(&path).is_ok()
             {
                 freed += look.bytes;
-                gone.push((l.id, kind));
+                gone.push((id, kind));
             }
         }
         Ok(gone)
@@ -363,9 +363,11 @@ mod tests {
             std::fs::write(store.layout.file(id, FileKind::End), b"state").unwrap();
         }
         std::fs::write(store.layout.file(&root, FileKind::Rows), b"state").unwrap();
+        let unknown = SegmentId([5; 32]);
+        std::fs::write(store.layout.file(&unknown, FileKind::End), b"state").unwrap();
         let gone = store.remove_oldest(u64::MAX).unwrap();
         let end = |id| (id, FileKind::End);
-        assert_eq!(gone, [end(all[1]), end(root), (root, FileKind::Rows), end(all[2])]);
+        assert_eq!(gone, [end(unknown), end(all[1]), end(root), (root, FileKind::Rows), end(all[2])]);
     }
 
     #[test]

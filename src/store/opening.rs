@@ -12,7 +12,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::salvage::{copy_database, private_place, salvage};
-use super::schema::{self, Found};
+use super::schema;
 use super::scratch::Scratch;
 use super::segment::SegmentId;
 use crate::core::counted;
@@ -161,8 +161,8 @@ impl Place {
 
     fn writable(&self) -> Result<Store> {
         let database = &self.layout.database;
-        let (writer, found) = schema::open_writable(database)?;
-        if let Found::Newer(version) = found {
+        let (writer, newer) = schema::open_writable(database)?;
+        if let Some(version) = newer {
             drop(writer);
             return self.readable(format!(
                 "{} was written by a newer sala-chat (format {version}, this one knows {}): texts can be read, \
@@ -175,7 +175,7 @@ impl Place {
             Ok(look) if look.bytes <= schema::CHECKED_BYTES => schema::check_structure(&writer, database)?,
             _ => schema::check_usable(&writer, database)?,
         }
-        let (reader, _) = schema::open_readable(database, database)?;
+        let reader = schema::open_readable(database, database)?;
         let mut store = self.store(Access::Writable, [reader, writer]);
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
@@ -215,7 +215,7 @@ impl Place {
         let target = copy.path().join("sala.db");
         copy_database(&self.layout, &*self.disk, &target)?;
         // Applies the log, migrates an older database (a newer one stays as it is), and indexes new texts.
-        if let Ok((db, Found::Current)) = schema::open_writable(&target) {
+        if let Ok((db, None)) = schema::open_writable(&target) {
             let _ = db.execute_batch(
                 "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE indexed = 0;
                  UPDATE message SET indexed = 1 WHERE indexed = 0;",
@@ -226,9 +226,8 @@ impl Place {
 
     fn reading(&self, why: String, copy: Scratch) -> Result<Store> {
         let target = copy.path().join("sala.db");
-        let (reader, _) = schema::open_readable(&target, &self.layout.database)?;
-        let (writer, _) = schema::open_readable(&target, &self.layout.database)?;
-        let store = self.store(Access::ReadOnly { why: why.clone() }, [reader, writer]);
+        let open = || schema::open_readable(&target, &self.layout.database);
+        let store = self.store(Access::ReadOnly { why: why.clone() }, [open()?, open()?]);
         Ok(Store { notes: vec![why], copy: Some(copy), ..store })
     }
 

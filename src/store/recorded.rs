@@ -7,8 +7,9 @@ use rusqlite::{Connection, Row, Transaction, params};
 
 use super::error::Result;
 use super::format::FileKind;
-use super::query;
+use super::query::{self, REACHED_BY_SESSION};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
+use crate::core::transcript::SessionId;
 
 pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
@@ -95,8 +96,15 @@ fn kind_at(r: &Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
     SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
 }
 
-pub(super) fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
-    query::row(tx, &format!("SELECT {LIGHT} WHERE id = ?1"), [id.0], light_of)
+/// The segments that the messages of a session reach.
+pub(super) fn light_of_session(tx: &Transaction<'_>, session: SessionId) -> Result<HashMap<SegmentId, Light>> {
+    let sql = format!(
+        "{REACHED_BY_SESSION}, above(segment) AS (
+           SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id
+           UNION SELECT s.parent FROM above CROSS JOIN segment s ON s.id = above.segment WHERE s.parent IS NOT NULL)
+         SELECT {LIGHT} WHERE id IN above"
+    );
+    query::rows(tx, &sql, [session.0], |r| light_of(r).map(|l| (l.id, l)))
 }
 
 pub(super) fn ids(db: &Connection, sql: &str) -> Result<Vec<SegmentId>> {

@@ -100,8 +100,8 @@ fn check_whole(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     if !directory::survey(layout, disk)? {
         return Ok(());
     }
-    let (db, found) = schema::open_writable(path)?;
-    if let schema::Found::Newer(_) = found {
+    let (db, newer) = schema::open_writable(path)?;
+    if newer.is_some() {
         return Ok(());
     }
     schema::check_structure(&db, path)?;

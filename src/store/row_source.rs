@@ -36,12 +36,8 @@ pub struct StoredRows {
 impl StoredRows {
     /// Opens rows in a file that another process names. Checks its head, as in [`Store::open_path`].
     pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
-        StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
-            segment: Some(place.segment),
-            part: StatePart::Rows,
-            why: e.why,
-            lasting: e.lasting,
-        })
+        let opened = StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk);
+        opened.map_err(|fault| rows_fault(&SegmentId(place.segment), fault))
     }
 
     fn of(id: SegmentId, root: [u8; 32], path: &Path, disk: Arc<dyn Disk>) -> Result<StoredRows, Fault> {
@@ -54,14 +50,18 @@ impl StoredRows {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    fn fault(&self, why: String, lasting: bool) -> RowsFault {
-        RowsFault { segment: Some(self.id.0), part: StatePart::Rows, why, lasting }
+    fn fault(&self, why: String) -> RowsFault {
+        rows_fault(&self.id, Fault { why, lasting: true })
     }
 
     /// Number of bytes read and checked so far, for progress. Some may be read twice.
     pub fn read_bytes(&self) -> usize {
         self.read.load(Ordering::Relaxed).min(self.bytes())
     }
+}
+
+fn rows_fault(id: &SegmentId, Fault { why, lasting }: Fault) -> RowsFault {
+    RowsFault { segment: Some(id.0), part: StatePart::Rows, why, lasting }
 }
 
 impl RowSource for StoredRows {
@@ -80,17 +80,17 @@ impl RowSource for StoredRows {
 
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
         // An opened file without this array lacks it permanently.
-        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}")))?;
         let read = self.file.read_into(&*self.disk, &self.path, place, at as u64, into);
-        read.map_err(|fault| self.fault(fault.why, fault.lasting))?;
+        read.map_err(|fault| rows_fault(&self.id, fault))?;
         self.read.fetch_add(into.len(), Ordering::Relaxed);
         Ok(())
     }
 
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
-        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}")))?;
         // The file is as long as its header says, so this is bounded by the file's size.
-        let bytes = usize::try_from(place.bytes).map_err(|e| self.fault(e.to_string(), true))?;
+        let bytes = usize::try_from(place.bytes).map_err(|e| self.fault(e.to_string()))?;
         let mut data = vec![0; bytes];
         data.par_chunks_mut(PIECE_BYTES)
             .enumerate()

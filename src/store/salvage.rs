@@ -67,7 +67,7 @@ pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<
 }
 
 pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
-    let (db, _) = schema::open_readable(database, database)?;
+    let db = schema::open_readable(database, database)?;
     let count = |sql: &str| db.query_row(sql, [], |r| r.get(0));
     Ok((
         count("SELECT count(*) FROM session")?,

@@ -226,21 +226,16 @@ pub(super) fn check_header(path: &Path, head: &[u8], bytes: u64, marked: bool) -
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Current,
-    Newer(i32),
-}
-
-pub(super) fn open_writable(path: &Path) -> Result<(Connection, Found)> {
+/// Opens and migrates a database. Returns its version if that is a newer one; then nothing is changed.
+pub(super) fn open_writable(path: &Path) -> Result<(Connection, Option<i32>)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
     let found = prepare(&mut db, path)?;
     Ok((db, found))
 }
 
-fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
-    let run = |db: &mut Connection| -> Result<Found, rusqlite::Error> {
+fn prepare(db: &mut Connection, path: &Path) -> Result<Option<i32>> {
+    let run = |db: &mut Connection| -> Result<Option<i32>, rusqlite::Error> {
         db.busy_timeout(BUSY)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
@@ -252,7 +247,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         db.set_prepared_statement_cache_capacity(64);
         // The usual case takes no lock: a program that reads does not wait for one that writes.
         if is_current(db)? {
-            return Ok(Found::Current);
+            return Ok(None);
         }
         let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
@@ -260,7 +255,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         match (application, version, tables) {
             (0, 0, 0) => tx.execute_batch(TABLES)?,
             (APPLICATION_ID, 1 | VERSION, _) => {}
-            (APPLICATION_ID, newer, _) if newer > VERSION => return Ok(Found::Newer(newer)),
+            (APPLICATION_ID, newer, _) if newer > VERSION => return Ok(Some(newer)),
             _ => return Err(foreign()),
         }
         if version < VERSION {
@@ -271,7 +266,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
         tx.pragma_update(None, "user_version", VERSION)?;
         tx.commit()?;
-        Ok(Found::Current)
+        Ok(None)
     };
     run(db).map_err(|e| named(path, e))
 }
@@ -344,15 +339,14 @@ pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
 }
 
 /// Opens without ever writing. `path` may be a private copy.
-pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<(Connection, Found)> {
+pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let run = || -> Result<(Connection, Found), rusqlite::Error> {
+    let run = || -> Result<Connection, rusqlite::Error> {
         let db = Connection::open_with_flags(path, flags)?;
         db.busy_timeout(BUSY)?;
         db.set_prepared_statement_cache_capacity(64);
         match identity(&db)? {
-            (APPLICATION_ID, VERSION) => Ok((db, Found::Current)),
-            (APPLICATION_ID, newer) if newer > VERSION => Ok((db, Found::Newer(newer))),
+            (APPLICATION_ID, version) if version >= VERSION => Ok(db),
             _ => Err(foreign()),
         }
     };

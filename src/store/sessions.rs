@@ -1,6 +1,6 @@
 //! Sessions and their messages: reading, naming, deleting. Changes of text are in `commit.rs`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use rusqlite::{Connection, Row, Transaction, params};
 
@@ -121,52 +121,18 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
 
 const LEFT: i64 = 100;
 
-fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
-    let sql = format!(
-        "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
-           SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM reached
-             CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
-             CROSS JOIN segment s ON s.id = l.segment
-           UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent)
-         SELECT id, parent FROM above WHERE rows"
-    );
-    let rows: Vec<(SegmentId, Option<[u8; 32]>)> =
-        query::rows(db, &sql, params![session.0, fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get(1)?)))?;
-    // From the roots down, as far as rows are kept; segments without a kept parent, or in a ring, are not reached.
-    let mut children: HashMap<Option<SegmentId>, Vec<SegmentId>> = HashMap::new();
-    for (id, parent) in rows {
-        children.entry(parent.map(SegmentId)).or_default().push(id);
-    }
-    let (mut whole, mut todo) = (HashSet::new(), vec![None]);
-    while let Some(parent) = todo.pop() {
-        let below = children.remove(&parent).unwrap_or_default();
-        todo.extend(below.iter().copied().map(Some));
-        whole.extend(below);
-    }
-    Ok(whole)
-}
-
 impl Store {
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
         self.read(|db| {
             // Not by the index: a damaged one would hide a session silently.
-            let mut query = db.prepare_cached(&select("NOT INDEXED ORDER BY used DESC"))?;
-            let mut rows = query.query([])?;
-            let mut found = Vec::new();
-            while found.len() < limit
-                && let Some(row) = rows.next()?
-            {
-                let record = session_row(row)?;
-                let wanted = match filter {
-                    // A damaged session is shown, because its trash mark may be wrong.
-                    SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
-                    SessionFilter::Trashed => record.trashed_ms.is_some(),
-                };
-                if wanted {
-                    found.push(mend(db, record)?);
-                }
-            }
-            Ok(found)
+            let mut found: Vec<SessionRecord> =
+                query::rows(db, &select("NOT INDEXED ORDER BY used DESC"), [], session_row)?;
+            found.retain(|record| match filter {
+                // A damaged session is shown, because its trash mark may be wrong.
+                SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
+                SessionFilter::Trashed => record.trashed_ms.is_some(),
+            });
+            found.into_iter().take(limit).map(|record| mend(db, record)).collect()
         })
     }
 
@@ -207,14 +173,19 @@ impl Store {
     /// means no model: the result then has no segments.
     pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
-            let whole = match fingerprint {
-                "" => HashSet::new(),
-                _ => whole_segments(db, session, fingerprint)?,
-            };
+            // State is kept if no segment up to its end has lost its rows.
             let sql = format!(
-                "{REACHED_BY_SESSION}
+                "{REACHED_BY_SESSION},
+                 above(id, parent, has_rows) AS (
+                   SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM reached
+                     CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
+                     CROSS JOIN segment s ON s.id = l.segment
+                   UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent),
+                 lost(id) AS (
+                   SELECT id FROM above WHERE NOT has_rows
+                   UNION SELECT s.id FROM lost CROSS JOIN segment s ON s.parent = lost.id)
                  SELECT m.id, m.parent, m.depth, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), s.id,
-                        coalesce(s.end_root IS NOT NULL, 0)
+                        s.end_root IS NOT NULL AND s.id NOT IN lost
                  FROM reached CROSS JOIN message m ON m.id = reached.id
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
                  LEFT JOIN segment s ON s.id = l.segment
@@ -223,7 +194,7 @@ impl Store {
             let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
             query::rows(db, &sql, params![session.0, fingerprint, max_text], |r| {
                 let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
-                let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
+                let kept = r.get::<_, Option<bool>>(9)?.unwrap_or_default();
                 Ok(MessageNode { message: bare_message(r)?, number: r.get(2)?, segment, kept })
             })
         })

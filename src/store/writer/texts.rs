@@ -125,20 +125,13 @@ impl Texts {
     /// Reports that the texts are on disk, and returns the state to write.
     fn acknowledge(&self, queued: &mut Queued, why_not: Option<String>) -> Vec<(SegmentId, StateImage)> {
         let at_ms = now_ms();
-        match (why_not, queued.save.images.is_empty()) {
-            (Some(reason), _) => {
-                self.report(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
-                Vec::new()
-            }
-            (None, true) => {
-                self.report(queued, |id| SaveEvent::Saved { id, at_ms });
-                Vec::new()
-            }
-            (None, false) => {
-                self.report(queued, |id| SaveEvent::Text { id });
-                std::mem::take(&mut queued.save.images)
-            }
-        }
+        let kept = if why_not.is_none() { std::mem::take(&mut queued.save.images) } else { Vec::new() };
+        self.report(queued, |id| match &why_not {
+            Some(reason) => SaveEvent::TextOnly { id, at_ms, reason: reason.clone() },
+            None if kept.is_empty() => SaveEvent::Saved { id, at_ms },
+            None => SaveEvent::Text { id },
+        });
+        kept
     }
 
     /// Order must hold, so the saves after a stuck one wait too. Each is reported once; of one that fails again the
