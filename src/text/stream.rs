@@ -53,7 +53,7 @@ impl Detokenizer {
             out.push_str(valid.get(spaces..).unwrap_or(""));
             from += valid.len() + broken.len();
             match std::str::from_utf8(broken) {
-                // The rest of the character is still to come.
+                // Later bytes complete the character.
                 Err(e) if e.error_len().is_none() && from == held.len() => self.held = broken.to_vec(),
                 Err(_) => {
                     self.strip = 0;

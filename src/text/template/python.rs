@@ -5,7 +5,7 @@ use minijinja::value::{Kwargs, Serde, StringInput, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
 use serde_json::Value as Json;
 
-use super::environment::{check_format, check_width, refused};
+use super::limits::{check_format, check_width, refused};
 use super::methods::either;
 
 /// `left % right`: text that is filled in, or the remainder.

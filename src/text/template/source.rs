@@ -292,7 +292,7 @@ fn macro_tag(mut tokens: Vec<Token<'_>>) -> String {
         names.push(name);
     }
     let Some(later) = later.strip_suffix("%}") else { return joined(&tokens) };
-    // The end of the tag says what becomes of the white space after it, which now follows the last default.
+    // The end of the tag controls the white space after it, which now follows the last default.
     let end = tokens.pop().map_or("", |token| token.text);
     let (before, after) =
         (joined(tokens.get(..=open).unwrap_or_default()), joined(tokens.get(close..).unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Text to ids. A short text goes to the `tokenizers` crate as it is. A long one is divided into stretches between special
+//! Text to ids. The `tokenizers` crate encodes a short text as it is. A long one is divided into stretches between special
 //! literals, and each stretch into pieces that are encoded on several threads, so that encoding can stop. A piece ends where no
 //! token crosses, at a line or else at a word, so the ids are those of the crate.
 
