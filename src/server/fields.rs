@@ -186,7 +186,7 @@ impl Fields {
         self.take(field).map(|value| Fields::of(value, &name)).transpose()
     }
 
-    /// The object in a field, beside which nothing may stand; this object if the field is missing.
+    /// The object in a field, which must then be the only one; this object if the field is missing.
     pub(super) fn below(mut self, field: &'static str) -> Result<Fields> {
         match self.object(field)? {
             Some(below) => self.done().map(|()| below),

@@ -15,6 +15,18 @@
 //! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
 //! docs/serve.md lists the fields.
 //!
+//! From the bottom to the top:
+//!
+//! | file | owns |
+//! |---|---|
+//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
+//! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
+//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
+//! | `params`, `sampling`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
+//! | `keep`, `planner`, `answer`, `worker` | state on its way to disk; plans; tokens to events; the thread that runs the requests |
+//! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
+//! | `metrics`, `auth`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
+//!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
 
@@ -79,12 +91,11 @@ pub use keep::open_cache;
 use metrics::Metrics;
 use notice::{Choice, Collected, Event, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
 use params::Params;
-use plain::token_list;
 use planner::Plan;
 use prompt::{Conversation, Thinking};
 use records::{Record, Records};
 use refusal::{Family, Refusal, Result};
-use request::{Id, fresh_id, model, model_of, object};
+use request::{Id, fresh_id, model, model_of, object, token_list};
 use response::{Sent, Status};
 use sampling::{Format, format_of, most_tokens, response_format};
 use stream::Form;

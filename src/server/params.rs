@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::plain::token_id;
+use super::request::token_id;
 use super::{Calls, Fields, Result, Shared, token_list};
 use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Sampling, SpecMode, Token, Watched};
 

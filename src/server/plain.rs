@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::ask::encode;
 use super::request::{self, list, model_named};
-use super::{EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render};
+use super::{
+    EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render, token_list,
+};
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
 
@@ -108,17 +110,6 @@ pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request
     };
     let tokens = encode(&shared, text, special).await?;
     blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
-}
-
-pub(super) fn token_id(shared: &Shared, value: &Value) -> Option<Token> {
-    let most = shared.renderer.model().tokenizer.max_id();
-    value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most)
-}
-
-pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>> {
-    let tokens: Option<Vec<Token>> = list.iter().map(|value| token_id(shared, value)).collect();
-    let most = shared.renderer.model().tokenizer.max_id();
-    tokens.ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}")))
 }
 
 pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {

@@ -15,7 +15,7 @@ use hyper::body::Body as _;
 use serde_json::{Value, json};
 
 use super::{EngineIs, Fields, Refusal, Result, Shared, blocking};
-use crate::engine::protocol::ModelInfo;
+use crate::engine::protocol::{ModelInfo, Token};
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
@@ -141,6 +141,17 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
     }
     let only = format!("only {} (or default); serve.model_aliases adds names", model.name);
     Err(Refusal::new(404, "model_not_found", format!("there is no model {name} here, {only}")).about("model"))
+}
+
+pub(super) fn token_id(shared: &Shared, value: &Value) -> Option<Token> {
+    let most = shared.renderer.model().tokenizer.max_id();
+    value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most)
+}
+
+pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>> {
+    let tokens: Option<Vec<Token>> = list.iter().map(|value| token_id(shared, value)).collect();
+    let most = shared.renderer.model().tokenizer.max_id();
+    tokens.ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}")))
 }
 
 /// Whether a name matches an alias, in which `*` matches any text.

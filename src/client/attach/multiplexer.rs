@@ -342,7 +342,7 @@ impl Table {
         }
     }
 
-    /// Passes an event on to the user whose command caused it.
+    /// Passes an event on to the user that sent its command.
     fn answered(&mut self, mut event: EngineEvent) {
         let over = event.is_last();
         let Some(id) = event.id_mut() else { return };

@@ -267,7 +267,7 @@ impl Client {
             Err(_) => text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned(),
         };
         let (at, code) = (&self.shown, status.as_u16());
-        let asked = if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") };
+        let attempts = if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") };
         let line = match code {
             401 if self.key.is_none() => {
                 format!(
@@ -285,12 +285,12 @@ impl Client {
             ),
             413 => format!("{at} rejects a conversation of this length (413). Make it shorter, or start a new one."),
             400 | 422 => format!("{at} refuses the request ({code})."),
-            429 => format!("{at} is busy (429), {asked}."),
+            429 => format!("{at} is busy (429), {attempts}."),
             300..=399 => match to {
                 Some(to) => format!("{at} redirects to {to} ({code}); give that address with --engine."),
                 None => format!("{at} redirects elsewhere ({code})."),
             },
-            500..=599 => format!("{at} failed ({code}), {asked}."),
+            500..=599 => format!("{at} failed ({code}), {attempts}."),
             _ => format!("{at} answers with status {code}."),
         };
         let words = self.cleaned(&message);
