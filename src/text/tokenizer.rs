@@ -7,7 +7,7 @@ mod encode;
 mod file;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use tokenizers::Tokenizer as Library;
@@ -36,6 +36,7 @@ pub struct Tokenizer {
     /// Built on first use, as `plain_after`.
     plain: OnceLock<Library>,
     plain_after: OnceLock<Result<Library, String>>,
+    neighbours: OnceLock<HashSet<(char, char)>>,
     pub(super) pieces: Arc<Pieces>,
     bos: Option<Token>,
     stops: Vec<Token>,
@@ -94,6 +95,7 @@ impl Tokenizer {
             library,
             plain: OnceLock::new(),
             plain_after: OnceLock::new(),
+            neighbours: OnceLock::new(),
             pieces: Arc::new(pieces),
             bos,
             stops,

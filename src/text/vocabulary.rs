@@ -1,6 +1,6 @@
 //! The bytes of every id of a vocabulary.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokenizers::Tokenizer as Library;
 
@@ -49,6 +49,12 @@ impl Pieces {
     pub(super) fn get(&self, id: Token) -> &Piece {
         static NOTHING: Piece = Piece::Bytes(Vec::new());
         self.pieces.get(id as usize).unwrap_or(&NOTHING)
+    }
+
+    /// All neighbours within a token. Two other characters are never in one token.
+    pub(super) fn neighbours(&self) -> HashSet<(char, char)> {
+        let texts = self.pieces.iter().map(|piece| String::from_utf8_lossy(piece.bytes()));
+        texts.flat_map(|text| text.chars().zip(text.chars().skip(1)).collect::<Vec<_>>()).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Text to ids. The `tokenizers` crate encodes a short text as it is. A long one is divided into stretches between special
 //! literals, and each stretch into pieces that are encoded on several threads, so that encoding can stop. A piece ends where no
-//! token crosses, at a line or else at a word, so the ids are those of the crate.
+//! token crosses, if possible at a line or a word, so the ids are those of the crate.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use rayon::prelude::*;
@@ -127,7 +127,7 @@ impl Tokenizer {
             let stretch = stretch.replace(SHIELD, "");
             // Only the first piece of a stretch has the tokenizer's own space in front.
             let mut first = if before == Before::Edge { plain } else { later };
-            for batch in pieces(&stretch, PIECE_BYTES).chunks(BATCH) {
+            for batch in self.cut(&stretch, PIECE_BYTES).chunks(BATCH) {
                 halt.check(ids.len())?;
                 let encode = |(i, piece)| encode_library(if i == 0 { first } else { later }, piece);
                 let encoded: Result<Vec<_>, TextError> = batch.par_iter().copied().enumerate().map(encode).collect();
@@ -139,6 +139,35 @@ impl Tokenizer {
         }
         halt.check(ids.len())?;
         Ok(ids)
+    }
+
+    /// Pieces of at least so many bytes, and up to twice as many.
+    pub(super) fn cut<'a>(&self, text: &'a str, bytes: usize) -> Vec<&'a str> {
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        while rest.len() > 2 * bytes {
+            let (piece, after) = rest.split_at(self.end_of_piece(rest, bytes));
+            pieces.push(piece);
+            rest = after;
+        }
+        pieces.extend(Some(rest).filter(|rest| !rest.is_empty()));
+        pieces
+    }
+
+    /// In front of a line, else of a word, else anywhere, where no token holds both neighbours. In a text without such a
+    /// place it may cost a merge.
+    fn end_of_piece(&self, text: &str, bytes: usize) -> usize {
+        let neighbours = self.neighbours.get_or_init(|| self.pieces.neighbours());
+        let from = text.ceil_char_boundary(bytes);
+        let window = text.get(from..text.ceil_char_boundary(2 * bytes)).unwrap_or_default();
+        let find = |is: fn(char, char) -> bool| {
+            let mut places = window.char_indices().zip(window.chars().skip(1));
+            let place = places.find(|((_, last), next)| is(*last, *next) && !neighbours.contains(&(*last, *next)));
+            place.map(|((at, last), _)| at + last.len_utf8())
+        };
+        let line = || find(|last, next| last == '\n' && !next.is_whitespace());
+        let word = || find(|last, next| !last.is_whitespace() && next == ' ');
+        let other = || find(|last, next| !last.is_whitespace() && !next.is_whitespace());
+        from + line().or_else(word).or_else(other).unwrap_or(0)
     }
 
     /// Reads special literals as plain text.
@@ -181,30 +210,4 @@ fn encode_library(library: &Library, text: &str) -> Result<Vec<Token>, TextError
     let encoded = caught(|| library.encode_fast(text, false).map(|encoded| encoded.get_ids().to_vec()));
     let encoded = encoded.ok_or_else(|| TextError::Encode("the library fails on it".to_owned()))?;
     encoded.map_err(|e| TextError::Encode(e.to_string()))
-}
-
-/// Pieces of at least so many bytes, and up to twice as many.
-pub(super) fn pieces(text: &str, bytes: usize) -> Vec<&str> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    while rest.len() > 2 * bytes {
-        let (piece, after) = rest.split_at(cut(rest, bytes));
-        pieces.push(piece);
-        rest = after;
-    }
-    pieces.extend(Some(rest).filter(|rest| !rest.is_empty()));
-    pieces
-}
-
-/// Where to cut: in front of a line, or else of a word; in a text without either, anywhere, which may cost a merge.
-fn cut(text: &str, bytes: usize) -> usize {
-    let from = text.ceil_char_boundary(bytes);
-    let window = text.get(from..text.ceil_char_boundary(2 * bytes)).unwrap_or_default();
-    let find = |is: fn(char, char) -> bool| {
-        let mut places = window.char_indices().zip(window.chars().skip(1));
-        places.find(|((_, last), next)| is(*last, *next)).map(|((at, last), _)| at + last.len_utf8())
-    };
-    let line = find(|last, next| last == '\n' && !next.is_whitespace());
-    let word = || find(|last, next| !last.is_whitespace() && next == ' ');
-    from + line.or_else(word).unwrap_or(0)
 }
