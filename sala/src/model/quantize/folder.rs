@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::check::NOTES;
 use super::statistics::STATISTICS;
 use super::write::{LOCK, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
@@ -11,6 +10,9 @@ use crate::model::published::is_of_an_earlier_version;
 use crate::model::seal::{MADE_FROM, header, is_finished, is_passing, read_index};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
+
+/// Not a file of the model: removed once the index exists.
+pub(super) const NOTES: &str = ".sala-chat.hashes";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
