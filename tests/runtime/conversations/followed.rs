@@ -2,6 +2,7 @@
 
 use super::*;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use sala_chat::config::settings::NewFiles;
 use sala_chat::core::transcript::Update;
@@ -301,6 +302,19 @@ fn many_updates_are_read_anew_in_idle_time() {
     let names: Vec<String> =
         t.view().messages.iter().filter_map(|m| Some(m.meta.document.as_ref()?.name.clone())).collect();
     assert_eq!(names, ["docs/00.txt", "docs/02.txt", "docs/01.txt"]);
+    // The session list knows the state of the new branch.
+    t.on_disk();
+    let db = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, u64>(0)?, r.get::<_, String>(1)?));
+    let sql = "SELECT coalesce(max(tokens), 0), coalesce(max(state_of), '') FROM session WHERE messages = ?1";
+    let listed = || db.query_row(sql, [t.view().messages.len() as i64], row).unwrap();
+    let read: u64 = t.view().documents.iter().map(|d| d.tokens).sum();
+    let (begun, is_listed) =
+        (Instant::now(), |(tokens, state_of): (u64, String)| tokens > read && !state_of.is_empty());
+    while !is_listed(listed()) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} of {read}", listed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     t.work();
     t.ask("And now?");
     assert!(t.work().0 < 60);
