@@ -16,6 +16,8 @@ use crate::text::tokenizer::SHIELD;
 
 const PAGE_LINES: usize = 400;
 const LINES_BEFORE: usize = 10;
+/// The line between two pages of a document.
+const PAGE_BREAK: &str = "\x0c";
 
 pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeError {
     let names = there.iter().map(|d| d.document.name.as_str());
@@ -102,23 +104,30 @@ impl State {
         };
         let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.tree.path();
-        let message = match self.here.document_called(name)?.and_then(|at| path.get(at)) {
-            Some(message) => *message,
-            None => return refused(self.here.no_document(name)),
-        };
-        let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
-        let version = versions.iter().rfind(|v| v.name == name);
+        // The new name of a file that moved is that of no document.
+        let message = match versions.iter().rfind(|v| v.name == name) {
+            Some(version) => version.first,
+            None => match self.here.document_called(name)?.and_then(|at| path.get(at)) {
+                Some(message) => *message,
+                None => return refused(self.here.no_document(name)),
+            },
+        };
+        let version = versions.iter().rfind(|v| v.first.id == message.id);
+        let name = version.map(|v| v.name).or(message.meta.document.as_ref().map(|d| d.name.as_str())).unwrap_or(name);
         let text = version.map_or(message.text.as_str(), |v| &v.text);
         let since = self.changed_since(version.map_or(message, |v| v.last));
         let first = line.saturating_sub(LINES_BEFORE).max(1);
-        let shown: Vec<String> = text
-            .lines()
-            .enumerate()
-            .skip(first - 1)
-            .take(PAGE_LINES)
-            .map(|(i, l)| format!("    {}{:>6}  {l}", if marked == Some(i + 1) { '>' } else { ' ' }, i + 1))
-            .collect();
+        let mut page = 1 + text.lines().take(first - 1).filter(|l| *l == PAGE_BREAK).count();
+        let row = |(at, l): (usize, &str)| {
+            let mark = if marked == Some(at) { '>' } else { ' ' };
+            if l == PAGE_BREAK {
+                page += 1;
+                return format!("    {mark}        page {page}");
+            }
+            format!("    {mark}{at:>6}  {l}")
+        };
+        let shown: Vec<String> = (1..).zip(text.lines()).skip(first - 1).take(PAGE_LINES).map(row).collect();
         if shown.is_empty() {
             let lines = counted(text.lines().count() as u64, "line");
             return refused(format!("{name} has {lines}."));

@@ -160,6 +160,23 @@ fn names_a_command(text: &str) -> bool {
 }
 
 #[test]
+fn an_opened_document_names_its_pages() {
+    let dir = dir();
+    std::fs::write(dir.path().join("bridge.txt"), "One page.\n\x0c\nThe next.\n\x0c\nThe last.\n").unwrap();
+    let mut t = Chat::new(dir.path(), Setup::default());
+    t.load("bridge.txt");
+    for (place, lines) in [
+        ("bridge.txt:3", [">     3  The next.", "        page 3"]),
+        ("bridge.txt", ["        page 2", "      5  The last."]),
+    ] {
+        t.send(Request::Open(place.into()));
+        let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+        assert!(lines.iter().all(|line| page.contains(line)) && !page.contains('\x0c'), "{page}");
+    }
+    t.quit();
+}
+
+#[test]
 fn load_advice_in_a_shell_names_options_of_the_shell() {
     // Of 1,024 tokens 80% are taken, and there is room for an answer.
     let tokens = |words: usize| text_model(None).tokenizer.encode_plain(&"word ".repeat(words)).unwrap().len();

@@ -111,7 +111,7 @@ fn files_are_deleted_moved_emptied_and_grow() {
         "docs/02.txt (no text)",
         "docs/03.txt (lines 61-62)",
         "docs/04.txt (new version)",
-        "docs/01.txt (moved)",
+        "docs/moved.txt (moved)",
     ];
     assert_eq!(documents(&mut t, &mut seen), names);
     assert!(t.work().0 < 600);
@@ -124,7 +124,20 @@ fn files_are_deleted_moved_emptied_and_grow() {
     // The file that moved is known under its new path.
     edit(dir.path(), "moved.txt", "Line 5 ", "Line five ");
     t.ask("And now?");
-    assert_eq!(documents(&mut t, &mut seen), ["docs/01.txt (changed)"]);
+    assert_eq!(documents(&mut t, &mut seen), ["docs/moved.txt (changed)"]);
+    for name in ["docs/moved.txt", "docs/01.txt"] {
+        t.send(Request::Open(name.into()));
+        let opened =
+            |n: &Notice| if let Notice::Page { title, text } = n { Some((title.clone(), text.clone())) } else { None };
+        let (title, page) = t.wait("the page", opened);
+        assert!(title == "docs/moved.txt:1" && page.contains("Line five of file 1"), "{title}: {page}");
+    }
+    t.send(Request::Refresh);
+    t.note_with("Read anew, now at");
+    t.sync();
+    let names: Vec<String> =
+        t.view().messages.iter().filter_map(|m| Some(m.meta.document.as_ref()?.name.clone())).collect();
+    assert_eq!(names, ["docs/05.txt", "docs/03.txt", "docs/04.txt", "docs/moved.txt"]);
     t.quit();
 }
 
