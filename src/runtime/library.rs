@@ -28,6 +28,15 @@ fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
+/// Reports what left the library. `used`: sessions still use state of it.
+pub fn removed(what: &str, used: bool, freed: u64) -> String {
+    match (used, freed) {
+        (true, 0) => format!("Removed {what}; sessions still use the state, so nothing was freed."),
+        (true, _) => format!("Removed {what} ({}). Sessions keep what they use.", bytes(freed)),
+        (false, _) => format!("Removed {what} ({}).", bytes(freed)),
+    }
+}
+
 /// The file of a document that was not read, and why.
 pub(super) type Unread = (String, RuntimeError);
 
@@ -231,15 +240,13 @@ impl Verb {
             }
             LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
+                let is_used = self.disk.documents()?.iter().any(|d| d.document.name == name && d.in_use);
                 if self.disk.store.remove_document(&name)? == 0 {
                     return Err(not_in_library(&name, &self.disk.documents()?));
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.say(format!(
-                    "Removed {name} from the library ({}). Sessions keep what they use.",
-                    bytes(freed.bytes)
-                ))
+                self.say(removed(&format!("{name} from the library"), is_used, freed.bytes))
             }
             LibraryAction::Prune => {
                 let removed = counted(self.disk.store.prune_documents()?, "unused document");
