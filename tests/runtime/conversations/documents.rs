@@ -186,7 +186,7 @@ fn load_advice_in_a_shell_names_options_of_the_shell() {
     let cases = [
         (load("dump.bin"), 65_536, "dump.bin: not text (NUL at byte 4). Convert it to text first."),
         (ask_all(), 65_536, "There is no document in the library. sala-chat library add FILE puts one there."),
-        (load("long.txt"), 1_024, "are left of 1,024"),
+        (load("long.txt"), 1_024, "larger than the whole context (1,024, "),
         (Request::Ask(full), 1_024, "tokens left."),
     ];
     for (request, context_limit, says) in cases {
