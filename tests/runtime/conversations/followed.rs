@@ -360,5 +360,6 @@ fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     assert!(t.seen.iter().all(|n| !matches!(n, Notice::Added(m) if m.role != Role::Document)));
     t.send(Request::WatchNothing(None));
     t.note_with("1 question not watched any more");
+    assert_eq!(t.note(Request::WatchNothing(None)), "No question was watched.");
     t.quit();
 }
