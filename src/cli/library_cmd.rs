@@ -23,13 +23,14 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
                 let failure = Failure::new(Exit::Failure, format!("no document {name} in the library.{near}"));
                 return Err(failure.hint("sala-chat library ls lists them"));
             }
-            remove(context, &store, names.iter().map(String::as_str), "document")
+            let used = there.iter().any(|d| d.in_use && names.contains(&d.document.name));
+            remove(context, &store, names.iter().map(String::as_str), "document", used)
         }
         LibraryCommand::Prune => {
             let store = open::store_to_change(context)?;
             let unused = store.documents()?.into_iter().filter(|d| !d.in_use);
             let names: Vec<String> = unused.map(|d| d.document.name).collect();
-            remove(context, &store, names.iter().map(String::as_str), "unused document")
+            remove(context, &store, names.iter().map(String::as_str), "unused document", false)
         }
         LibraryCommand::Add { paths } => library_add(context, paths),
     }
@@ -40,13 +41,14 @@ fn remove<'a>(
     store: &Store,
     names: impl Iterator<Item = &'a str>,
     what: &str,
+    used: bool,
 ) -> Result<Exit, Failure> {
     let mut removed = 0;
     for name in names {
         removed += store.remove_document(name)?;
     }
     let freed = store.collect()?;
-    let text = || format!("Removed {} ({}).", counted(removed, what), bytes(freed.bytes));
+    let text = || crate::runtime::removed(&counted(removed, what), used, freed.bytes);
     context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)
 }
 

@@ -82,6 +82,8 @@ pub struct Plain {
     save_shown: Option<String>,
     /// The last printed session, if unchanged since: serial, name, messages.
     session_shown: Option<(u64, String, Vec<MessageId>)>,
+    /// The open session and the last printed answer of it: serial, name, text.
+    answer_shown: (u64, String, String),
     looks_hidden: bool,
     answers_only: bool,
     /// Somebody types: a prompt is shown when a line is wanted.

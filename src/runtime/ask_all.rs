@@ -80,8 +80,8 @@ impl Verb {
         })?;
         let mut shelved = self.shelved(library.as_deref()).await?;
         let others = shelved.iter().filter(|(_, standing)| *standing != Standing::Alone);
-        let files: Vec<String> =
-            others.filter_map(|(d, _)| d.document.path.clone()).filter(|path| is_file(path)).collect();
+        let file = |(d, _): &(DocumentRecord, Standing)| Some((d.document.path.clone()?, d.document.name.clone()));
+        let files: Vec<(String, String)> = others.filter_map(file).filter(|(path, _)| is_file(path)).collect();
         // With `save_state` "never", reading would keep nothing.
         let reads = read && self.disk.policy != SaveStates::Never;
         let mut unread = Vec::new();
@@ -89,8 +89,11 @@ impl Verb {
             unread = self.read_shelved(files).await?;
             shelved = self.shelved(library.as_deref()).await?;
         }
+        let alone = shelved.iter().filter(|(_, standing)| *standing == Standing::Alone);
+        let alone: Vec<String> = alone.map(|(d, _)| d.document.name.clone()).collect();
+        let tried = reads.then_some(alone.as_slice());
         let entry = |(record, standing): (DocumentRecord, Standing)| {
-            let failed = self.why_not(reads, &record, standing, &unread);
+            let failed = self.why_not(tried, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
             Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
@@ -189,13 +192,15 @@ impl Verb {
         Ok(shelved)
     }
 
-    /// Reads documents again from their files. A file that cannot be opened does not affect the others.
-    async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
+    /// Reads documents again from their files, under their names: that of a document of a folder begins with the folder.
+    /// A file that cannot be opened does not affect the others.
+    async fn read_shelved(&mut self, files: Vec<(String, String)>) -> Done<Vec<Unread>> {
         let (mut documents, mut unread) = (Vec::new(), Vec::new());
-        for path in files {
+        for (path, name) in files {
             self.unstopped()?;
             let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
-            match found.and_then(|found| self.shaped(found, &LoadOptions::default())) {
+            let options = LoadOptions { name: Some(name), ..LoadOptions::default() };
+            match found.and_then(|found| self.shaped(found, &options)) {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
                 Err(why) => unread.push((path, why)),
@@ -255,8 +260,15 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text))
     }
 
-    /// Why a document is left out; `None` if it can.
-    fn why_not(&self, tried: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
+    /// Why a document is left out; `None` if it is not. `tried`: files were read, and the documents with these names
+    /// are kept alone.
+    fn why_not(
+        &self,
+        tried: Option<&[String]>,
+        record: &DocumentRecord,
+        standing: Standing,
+        unread: &[Unread],
+    ) -> Option<String> {
         let path = record.document.path.as_deref();
         let what = match standing {
             Standing::Alone => return None,
@@ -270,8 +282,13 @@ impl State {
             return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
         }
         Some(match path {
-            Some(path) if is_file(path) && tried => format!("{what}; it was not read"),
-            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
+            Some(path) if is_file(path) => match tried {
+                Some(alone) if alone.contains(&record.document.name) => {
+                    "an earlier version, which its file does not hold any more".to_owned()
+                }
+                Some(_) => format!("{what}, and what was read now was not kept"),
+                None => format!("{what}; add --read to read it alone"),
+            },
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),
         })

@@ -75,7 +75,7 @@ impl Pending {
             }
             What::Moved { from, name } => {
                 let text = format!("{name} is now {}; its text is the same.", self.name);
-                Some((format!("{name} (moved)"), text, Some(Update::Moved { from: from.clone() })))
+                Some((format!("{}{}", self.name, versions::MOVED), text, Some(Update::Moved { from: from.clone() })))
             }
             What::Unreadable(_) => None,
         }

@@ -16,6 +16,8 @@ use crate::text::tokenizer::SHIELD;
 
 const PAGE_LINES: usize = 400;
 const LINES_BEFORE: usize = 10;
+/// The line between two pages of a document.
+const PAGE_BREAK: &str = "\x0c";
 
 pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeError {
     let names = there.iter().map(|d| d.document.name.as_str());
@@ -24,6 +26,15 @@ pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeErr
 
 fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
+}
+
+/// Reports what left the library. `used`: sessions still use state of it.
+pub fn removed(what: &str, used: bool, freed: u64) -> String {
+    match (used, freed) {
+        (true, 0) => format!("Removed {what}; sessions still use the state, so nothing was freed."),
+        (true, _) => format!("Removed {what} ({}). Sessions keep what they use.", bytes(freed)),
+        (false, _) => format!("Removed {what} ({}).", bytes(freed)),
+    }
 }
 
 /// The file of a document that was not read, and why.
@@ -102,23 +113,30 @@ impl State {
         };
         let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.tree.path();
-        let message = match self.here.document_called(name)?.and_then(|at| path.get(at)) {
-            Some(message) => *message,
-            None => return refused(self.here.no_document(name)),
-        };
-        let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let versions = versions(&path);
-        let version = versions.iter().rfind(|v| v.name == name);
+        // The new name of a file that moved is that of no document.
+        let message = match versions.iter().rfind(|v| v.name == name) {
+            Some(version) => version.first,
+            None => match self.here.document_called(name)?.and_then(|at| path.get(at)) {
+                Some(message) => *message,
+                None => return refused(self.here.no_document(name)),
+            },
+        };
+        let version = versions.iter().rfind(|v| v.first.id == message.id);
+        let name = version.map(|v| v.name).or(message.meta.document.as_ref().map(|d| d.name.as_str())).unwrap_or(name);
         let text = version.map_or(message.text.as_str(), |v| &v.text);
         let since = self.changed_since(version.map_or(message, |v| v.last));
         let first = line.saturating_sub(LINES_BEFORE).max(1);
-        let shown: Vec<String> = text
-            .lines()
-            .enumerate()
-            .skip(first - 1)
-            .take(PAGE_LINES)
-            .map(|(i, l)| format!("    {}{:>6}  {l}", if marked == Some(i + 1) { '>' } else { ' ' }, i + 1))
-            .collect();
+        let mut page = 1 + text.lines().take(first - 1).filter(|l| *l == PAGE_BREAK).count();
+        let row = |(at, l): (usize, &str)| {
+            let mark = if marked == Some(at) { '>' } else { ' ' };
+            if l == PAGE_BREAK {
+                page += 1;
+                return format!("    {mark}        page {page}");
+            }
+            format!("    {mark}{at:>6}  {l}")
+        };
+        let shown: Vec<String> = (1..).zip(text.lines()).skip(first - 1).take(PAGE_LINES).map(row).collect();
         if shown.is_empty() {
             let lines = counted(text.lines().count() as u64, "line");
             return refused(format!("{name} has {lines}."));
@@ -222,15 +240,13 @@ impl Verb {
             }
             LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
+                let is_used = self.disk.documents()?.iter().any(|d| d.document.name == name && d.in_use);
                 if self.disk.store.remove_document(&name)? == 0 {
                     return Err(not_in_library(&name, &self.disk.documents()?));
                 }
                 let freed = self.disk.store.collect()?;
                 self.report_library();
-                self.say(format!(
-                    "Removed {name} from the library ({}). Sessions keep what they use.",
-                    bytes(freed.bytes)
-                ))
+                self.say(removed(&format!("{name} from the library"), is_used, freed.bytes))
             }
             LibraryAction::Prune => {
                 let removed = counted(self.disk.store.prune_documents()?, "unused document");

@@ -157,12 +157,13 @@ impl When {
             );
         }
         let (done, of, seconds) = (self.answered().count(), self.places.len(), self.started.elapsed().as_secs_f64());
-        format!(
-            "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({}), in {seconds:.1} s: {}.\n",
-            self.document,
-            counted(self.lines, "line"),
-            self.answered().map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
-        )
+        let lines: Vec<String> = self.answered().map(|p| grouped(p.line)).collect();
+        let places = match lines.as_slice() {
+            [] => counted(self.lines, "line"),
+            [one] => format!("line {one} of {}", grouped(self.lines)),
+            [many @ .., last] => format!("lines {} and {last} of {}", many.join(", "), grouped(self.lines)),
+        };
+        format!("{text}\nAsked after {done} of {of} kept states of {} ({places}), in {seconds:.1} s.\n", self.document)
     }
 }
 

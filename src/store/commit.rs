@@ -13,7 +13,7 @@ use super::query;
 use super::seal::{MESSAGE, seal_of};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
 use super::sessions::put_property;
-use super::summary::{OWN_TITLE, free_name, touch_session};
+use super::summary::{OWN_TITLE, free_name, refresh_session, touch_session};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::engine::protocol::StateImage;
@@ -177,6 +177,11 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
     }
     for session in &out.sessions {
         touch_session(tx, *session)?;
+    }
+    // A link alone changes where the state of a session ends.
+    let linked: HashSet<SessionId> = out.grown.iter().copied().filter(|session| !known.contains(session)).collect();
+    for session in linked {
+        refresh_session(tx, session)?;
     }
     Ok(out)
 }

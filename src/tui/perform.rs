@@ -278,9 +278,8 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
                 Role::System | Role::User => verbatim::render(&message.text, style),
                 Role::Assistant | Role::Document => render(&message.text, style),
             };
-            let count = rendered.code().len();
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
-            block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
+            block.map(|b| b.text.clone()).ok_or(format!("/copy: the answer has no code block b{n}"))
         }
         CopyWhat::Look(n) => {
             let message = selected()?;

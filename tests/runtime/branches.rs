@@ -310,6 +310,31 @@ fn a_document_kept_after_another_is_questioned_alone() {
 }
 
 #[test]
+fn documents_of_a_folder_are_read_alone_under_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("docs")).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join("docs").join(name), text.repeat(40)).unwrap();
+    for name in ["a.md", "b.svg", "c.md"] {
+        write(name, &format!("<p>A line of {name} that nobody else has.\n"));
+    }
+    let mut t = Chat::new(dir.path(), Setup::default());
+    t.load("docs");
+    t.sync();
+    t.on_disk();
+    write("c.md", "Another text.\n");
+    let read = fan_out(&mut t, "Who has a line?", None, true);
+    let rows: Vec<(&str, bool)> = read.rows.iter().map(|r| (r.document.as_str(), r.finish.is_some())).collect();
+    assert_eq!(
+        rows,
+        [("docs/a.md", true), ("docs/b.svg", true), ("docs/c.md", true), ("docs/c.md", false)],
+        "{read:?}"
+    );
+    let why = "an earlier version, which its file does not hold any more";
+    assert_eq!(read.rows[3].failed.as_deref(), Some(why));
+    t.quit();
+}
+
+#[test]
 fn an_unreadable_file_is_reported_in_its_row_of_ask_all() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = Chat::new(dir.path(), Setup::default());

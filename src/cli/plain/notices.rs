@@ -42,12 +42,17 @@ impl Plain {
                     return out;
                 }
                 self.session_shown = shown;
-                if !view.name.is_empty() {
+                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
+                let answer = last.map_or(String::new(), |m| m.text.clone());
+                let answer_shown = (view.serial, view.name.clone(), answer);
+                // After its files were read anew it ends as before.
+                let is_known = last.is_some_and(|m| !m.text.is_empty()) && answer_shown == self.answer_shown;
+                self.answer_shown = answer_shown;
+                if !view.name.is_empty() && !is_known {
                     let messages = counted(view.messages.len() as u64, "message");
                     out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
                 }
-                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
-                if let Some(last) = last {
+                if let Some(last) = last.filter(|_| !is_known) {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
                 }
                 // What it is gone on with follows what is shown of it.
@@ -57,6 +62,7 @@ impl Plain {
             }
             Notice::Named { name, opened } => {
                 let news = !opened.is_empty() && !self.opened.iter().any(|o| o.name == name);
+                self.answer_shown.1.clone_from(&name);
                 self.opened = opened;
                 if news {
                     out.push(Out::Line(format!("Session {}.", sanitize_line(&name))));
@@ -64,6 +70,7 @@ impl Plain {
             }
             Notice::Added(m) => {
                 self.session_shown = None;
+                self.answer_shown.2.clear();
                 self.pending.clear();
                 (self.printed, self.speaking, self.thinking) = (0, false, false);
                 self.reading_for_question &= m.role != Role::Document;
@@ -188,6 +195,7 @@ impl Plain {
         out.push(Out::Line(String::new()));
         // It may be gone on with, and what follows begins a line.
         self.printed = m.text.len();
+        self.answer_shown.2.clone_from(&m.text);
         self.speaking = false;
         self.ending(m, out);
     }

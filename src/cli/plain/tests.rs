@@ -47,6 +47,25 @@ fn answers_are_appended_by_sentence_and_never_twice() {
 }
 
 #[test]
+fn a_session_whose_files_were_read_anew_is_not_printed_again() {
+    use crate::runtime::protocol::{Level, SessionView};
+    let view = |name: &str, messages| SessionView { serial: 1, name: name.into(), messages, ..SessionView::default() };
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Session(view("", Vec::new())));
+    p.notice(Notice::Activity(Activity::Idle));
+    p.line("hello");
+    p.notice(Notice::Added(answer("", None)));
+    p.notice(Notice::Named { name: "r1".into(), opened: Vec::new() });
+    p.notice(Notice::Finished(answer("A mouse.", Some(Finish::Stop))));
+    let mut anew = answer("A mouse.", Some(Finish::Stop));
+    anew.id = MessageId(7);
+    assert_eq!(printed(&p.notice(Notice::Session(view("r1", vec![anew])))), "");
+    assert_eq!(printed(&p.notice(Notice::Note(Level::Info, "Read anew.".into()))), "Read anew.\n");
+    let other = vec![answer("A cat.", Some(Finish::Stop))];
+    assert_eq!(printed(&p.notice(Notice::Session(view("r1", other)))), "Session r1, 1 message.\nsala: A cat.\n");
+}
+
+#[test]
 fn an_answer_that_is_gone_on_with_is_printed_from_where_it_stood() {
     use crate::runtime::protocol::SessionView;
     let continues = |p: &mut Plain, more: &str, all: &str| {

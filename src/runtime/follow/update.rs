@@ -204,7 +204,10 @@ impl State {
             Some(Some(at)) => watches.drain(at..=at).count(),
             Some(None) => return refused("No watch has this number. /watch lists them."),
         };
-        self.say(format!("{} not watched any more.", crate::core::counted(ended as u64, "question")))
+        self.say(match ended {
+            0 => "No question was watched.".to_owned(),
+            _ => format!("{} not watched any more.", counted(ended as u64, "question")),
+        })
     }
 }
 

@@ -7,11 +7,14 @@ use super::super::grouped;
 use crate::core::transcript::{DocumentInfo, Message, Update};
 use crate::text::diff;
 
+/// Follows the new name of a file in the name of the document that reports its move.
+pub(super) const MOVED: &str = " (moved)";
+
 pub(in crate::runtime) struct Version<'a> {
     pub(in crate::runtime) name: &'a str,
     pub(super) path: &'a str,
     /// The messages that it began with, and that led to it.
-    pub(super) first: &'a Message,
+    pub(in crate::runtime) first: &'a Message,
     pub(in crate::runtime) last: &'a Message,
     pub(in crate::runtime) text: Cow<'a, str>,
     /// The hash of a text that is in one message.
@@ -37,7 +40,12 @@ pub(in crate::runtime) fn versions<'a>(path: &[&'a Message]) -> Vec<Version<'a>>
         };
         let updated = of.and_then(|of| Some((after(info, &of.text, text)?, of)));
         match updated {
-            Some((text, of)) => (of.text, of.hash, of.path, of.last) = (text, None, file, message),
+            Some((text, of)) => {
+                if let Some(Update::Moved { .. }) = &info.update {
+                    of.name = info.name.strip_suffix(MOVED).unwrap_or(&info.name);
+                }
+                (of.text, of.hash, of.path, of.last) = (text, None, file, message);
+            }
             None => versions.push(whole),
         }
     }
@@ -112,10 +120,10 @@ mod tests {
             assert_eq!((now.name, &*now.text), ("a.txt", text.as_str()));
         }
         assert_eq!(kinds, [Update::Grown, Update::Diff, Update::Whole, Update::Gone, Update::Whole]);
-        messages.push(document("a.txt (moved)", "/b.txt", ".", Some(Update::Moved { from: "/a.txt".into() })));
+        messages.push(document("b.txt (moved)", "/b.txt", ".", Some(Update::Moved { from: "/a.txt".into() })));
         let path: Vec<&Message> = messages.iter().collect();
         let [now] = versions(&path).try_into().ok().unwrap();
-        assert_eq!((now.path, &*now.text), ("/b.txt", "back\n"));
+        assert_eq!((now.name, now.path, &*now.text), ("b.txt", "/b.txt", "back\n"));
         // Without the document that it starts from, an update is a document of its own.
         let alone = document("a.txt (changed)", "/a.txt", "--- a", Some(Update::Diff));
         assert_eq!(versions(&[&alone])[0].name, "a.txt (changed)");

@@ -95,13 +95,14 @@ impl State {
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
         let files: Vec<PlanFile> = match messages {
-            // A single file leaves no choice.
-            [m] => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
+            // A single file that exceeds the empty context leaves no choice.
+            [m] if self.here.tree.is_empty() => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
             many => many.iter().map(file).collect::<Done<_>>()?,
         };
         let counted: u64 = files.iter().map(|f| f.tokens).sum();
-        // The template's own tokens alone may exceed the limit.
-        Ok(Offer { plan: self.load_plan(files, self.position()), need: counted.max(limit + 1), cost: None })
+        // In an empty context, the template's own tokens alone may exceed the limit.
+        let need = if self.here.tree.is_empty() { counted.max(limit + 1) } else { counted };
+        Ok(Offer { plan: self.load_plan(files, self.position()), need, cost: None })
     }
 
     fn load_plan(&self, files: Vec<PlanFile>, before: u64) -> LoadPlan {
@@ -111,18 +112,30 @@ impl State {
 
     /// The error for a load that does not fit. One-shot runs show options of the command line.
     fn too_long(&self, Offer { plan, need, cost }: &Offer, messages: &[Message]) -> RuntimeError {
-        let (what, verb) = match plan.files.as_slice() {
-            [one] => (one.name.clone(), "needs"),
-            many => (counted(many.len() as u64, "file"), "need"),
+        let (what, verb, is) = match plan.files.as_slice() {
+            [one] => (one.name.clone(), "needs", "is"),
+            many => (counted(many.len() as u64, "file"), "need", "are"),
         };
-        let need = match cost {
-            Some(_) => grouped(*need),
-            None => format!("more than {}", grouped(need - 1)),
-        };
+        let (limit, reserve) = (self.engine.info.context_limit, grouped(plan.reserve));
         let left = plan.free.saturating_sub(plan.reserve);
-        let anew = !self.here.tree.is_empty();
+        let needed = match cost {
+            // The count ended at the limit.
+            None if *need > limit => format!("more than {}", grouped(need - 1)),
+            _ => grouped(*need),
+        };
+        let fits_alone = need + plan.reserve <= limit;
+        let room = match fits_alone {
+            true => {
+                format!("; {} are left of {} ({reserve} are reserved for the answer)", grouped(left), grouped(limit))
+            }
+            false => format!(
+                " and {is} larger than the whole context ({}, of which {reserve} are reserved for the answer)",
+                grouped(limit)
+            ),
+        };
+        let anew = fits_alone && !self.here.tree.is_empty();
         // `between` separates commands from the text around them.
-        let (options, between) = match self.attendance {
+        let (part, new, between) = match self.attendance {
             Attendance::Present => {
                 let head = if left >= 1000 { left / 1000 * 1000 } else { left };
                 let file = match messages {
@@ -130,22 +143,15 @@ impl State {
                     _ => None,
                 };
                 let file = file.map_or_else(|| "PATH".to_owned(), command_word);
-                let options = [Some(format!("/load {file} --head {head}")), anew.then(|| "/new then /load".to_owned())];
-                (options, " ; ")
+                (Some(format!("/load {file} --head {head}")).filter(|_| left > 0), "/new then /load", " ; ")
             }
-            Attendance::Absent => {
-                let options = [
-                    anew.then(|| "a new session, without -r and -c".to_owned()),
-                    Some("a larger --ctx, where memory allows".to_owned()),
-                ];
-                (options, "; ")
-            }
+            Attendance::Absent => (None, "a new session, without -r and -c", "; "),
         };
-        let options: Vec<String> = options.into_iter().flatten().chain(["split it".to_owned()]).collect();
+        let larger = "a larger --ctx or another model, where memory allows".to_owned();
+        let options = [part, anew.then(|| new.to_owned()), Some(larger), Some("split it".to_owned())];
+        let options: Vec<String> = options.into_iter().flatten().collect();
         RuntimeError::TooLong(format!(
-            "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
-            grouped(left),
-            grouped(self.engine.info.context_limit),
+            "{what} {verb} {needed} tokens{room}. Nothing was loaded. Options: {}.",
             options.join(between)
         ))
     }

@@ -87,7 +87,7 @@ impl Verb {
             self.activity(shown);
             return Ok(true);
         }
-        let kept = self.keep_part(load, rendered).await;
+        let kept = self.keep_part(load, rendered, key == '2').await;
         if key == '2' && kept.is_ok() {
             self.go(load.begun_at, "Went back to").await?;
         } else if key == '2' {
@@ -99,8 +99,9 @@ impl Verb {
         Ok(false)
     }
 
-    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
-    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered) -> Done<PrefillStats> {
+    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. Says so,
+    /// unless the user `leaves` it behind.
+    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, leaves: bool) -> Done<PrefillStats> {
         self.here.slot.begin();
         // After the load began again, the state may hold less than was read before. A stop must not start a new
         // reading.
@@ -120,13 +121,17 @@ impl Verb {
                 }
                 message.text = text;
                 self.amend(message);
-                self.info(format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
+                if !leaves {
+                    self.info(format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
+                }
                 self.show_session();
                 // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
                 return self.sync_to_the_end(short).await;
             }
             self.move_head(message.parent)?;
-            self.info(format!("Nothing of {name} was read; it is left out."));
+            if !leaves {
+                self.info(format!("Nothing of {name} was read; it is left out."));
+            }
         }
         self.show_session();
         match short {

@@ -261,7 +261,14 @@ fn a_question_stopped_after_one_token_can_be_repeated() {
     t.send(Request::Stop);
     assert_eq!(t.finished().meta.finish, Some(Finish::Stopped));
     drop(permit);
-    t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
+    let again = || Request::Regen { at: None, count: 1, temperature: Some(0.0), seed: None };
+    t.send(again());
+    assert_eq!(t.finished().meta.finish, Some(Finish::Stop));
+    // The stopped answer was not the same.
+    let same = "At temperature 0 the answer will be the same";
+    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.starts_with(same))));
+    t.send(again());
+    t.note_with(same);
     assert_eq!(t.finished().meta.finish, Some(Finish::Stop));
 }
 

@@ -77,7 +77,7 @@ fn a_document_of_the_library_is_loaded_by_name_without_reading() {
     assert!(t.note(by_name("plain.tx")).contains("Did you mean plain.txt?"));
     assert!(t.note(Request::Library(LibraryAction::Remove("plain.tx".into()))).contains("Did you mean plain.txt?"));
     t.send(Request::Library(LibraryAction::Remove("plain.txt".into())));
-    t.note_with("Removed plain.txt from the library");
+    t.note_with("Removed plain.txt from the library; sessions still use the state, so nothing was freed.");
     assert_eq!(names(&t), ["bare.txt", "odd name.md"]);
     assert!(t.note(by_name("plain.txt")).contains("No document plain.txt in the library."));
     t.quit();
@@ -160,6 +160,23 @@ fn names_a_command(text: &str) -> bool {
 }
 
 #[test]
+fn an_opened_document_names_its_pages() {
+    let dir = dir();
+    std::fs::write(dir.path().join("bridge.txt"), "One page.\n\x0c\nThe next.\n\x0c\nThe last.\n").unwrap();
+    let mut t = Chat::new(dir.path(), Setup::default());
+    t.load("bridge.txt");
+    for (place, lines) in [
+        ("bridge.txt:3", [">     3  The next.", "        page 3"]),
+        ("bridge.txt", ["        page 2", "      5  The last."]),
+    ] {
+        t.send(Request::Open(place.into()));
+        let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+        assert!(lines.iter().all(|line| page.contains(line)) && !page.contains('\x0c'), "{page}");
+    }
+    t.quit();
+}
+
+#[test]
 fn load_advice_in_a_shell_names_options_of_the_shell() {
     // Of 1,024 tokens 80% are taken, and there is room for an answer.
     let tokens = |words: usize| text_model(None).tokenizer.encode_plain(&"word ".repeat(words)).unwrap().len();
@@ -169,7 +186,7 @@ fn load_advice_in_a_shell_names_options_of_the_shell() {
     let cases = [
         (load("dump.bin"), 65_536, "dump.bin: not text (NUL at byte 4). Convert it to text first."),
         (ask_all(), 65_536, "There is no document in the library. sala-chat library add FILE puts one there."),
-        (load("long.txt"), 1_024, "are left of 1,024"),
+        (load("long.txt"), 1_024, "larger than the whole context (1,024, "),
         (Request::Ask(full), 1_024, "tokens left."),
     ];
     for (request, context_limit, says) in cases {

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use sala_chat::config::settings::NewFiles;
 use sala_chat::core::transcript::Update;
@@ -110,7 +111,7 @@ fn files_are_deleted_moved_emptied_and_grow() {
         "docs/02.txt (no text)",
         "docs/03.txt (lines 61-62)",
         "docs/04.txt (new version)",
-        "docs/01.txt (moved)",
+        "docs/moved.txt (moved)",
     ];
     assert_eq!(documents(&mut t, &mut seen), names);
     assert!(t.work().0 < 600);
@@ -123,7 +124,20 @@ fn files_are_deleted_moved_emptied_and_grow() {
     // The file that moved is known under its new path.
     edit(dir.path(), "moved.txt", "Line 5 ", "Line five ");
     t.ask("And now?");
-    assert_eq!(documents(&mut t, &mut seen), ["docs/01.txt (changed)"]);
+    assert_eq!(documents(&mut t, &mut seen), ["docs/moved.txt (changed)"]);
+    for name in ["docs/moved.txt", "docs/01.txt"] {
+        t.send(Request::Open(name.into()));
+        let opened =
+            |n: &Notice| if let Notice::Page { title, text } = n { Some((title.clone(), text.clone())) } else { None };
+        let (title, page) = t.wait("the page", opened);
+        assert!(title == "docs/moved.txt:1" && page.contains("Line five of file 1"), "{title}: {page}");
+    }
+    t.send(Request::Refresh);
+    t.note_with("Read anew, now at");
+    t.sync();
+    let names: Vec<String> =
+        t.view().messages.iter().filter_map(|m| Some(m.meta.document.as_ref()?.name.clone())).collect();
+    assert_eq!(names, ["docs/05.txt", "docs/03.txt", "docs/04.txt", "docs/moved.txt"]);
     t.quit();
 }
 
@@ -301,6 +315,19 @@ fn many_updates_are_read_anew_in_idle_time() {
     let names: Vec<String> =
         t.view().messages.iter().filter_map(|m| Some(m.meta.document.as_ref()?.name.clone())).collect();
     assert_eq!(names, ["docs/00.txt", "docs/02.txt", "docs/01.txt"]);
+    // The session list knows the state of the new branch.
+    t.on_disk();
+    let db = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, u64>(0)?, r.get::<_, String>(1)?));
+    let sql = "SELECT coalesce(max(tokens), 0), coalesce(max(state_of), '') FROM session WHERE messages = ?1";
+    let listed = || db.query_row(sql, [t.view().messages.len() as i64], row).unwrap();
+    let read: u64 = t.view().documents.iter().map(|d| d.tokens).sum();
+    let (begun, is_listed) =
+        (Instant::now(), |(tokens, state_of): (u64, String)| tokens > read && !state_of.is_empty());
+    while !is_listed(listed()) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} of {read}", listed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     t.work();
     t.ask("And now?");
     assert!(t.work().0 < 60);
@@ -333,5 +360,6 @@ fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     assert!(t.seen.iter().all(|n| !matches!(n, Notice::Added(m) if m.role != Role::Document)));
     t.send(Request::WatchNothing(None));
     t.note_with("1 question not watched any more");
+    assert_eq!(t.note(Request::WatchNothing(None)), "No question was watched.");
     t.quit();
 }

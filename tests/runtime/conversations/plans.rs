@@ -4,14 +4,32 @@ use sala_chat::config::commands::{Outcome, parse};
 
 use super::*;
 
+#[test]
+fn a_new_session_is_offered_where_it_helps() {
+    let dir = dir();
+    let write = |name: &str, words: usize| std::fs::write(dir.path().join(name), "word ".repeat(words)).unwrap();
+    for (name, words) in [("small.txt", 450), ("half.txt", 600), ("big.txt", 5_000)] {
+        write(name, words);
+    }
+    let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
+    t.load("small.txt");
+    let note = t.load("half.txt");
+    assert!(note.starts_with("half.txt needs ") && note.contains(" are left of 1,000 (64 are reserved"), "{note}");
+    assert!(!note.contains("more than") && note.contains("/new then /load ; "), "{note}");
+    let note = t.load("big.txt");
+    assert!(note.contains("larger than the whole context") && !note.contains("/new"), "{note}");
+    t.quit();
+}
+
 fn what_does_not_fit_is_refused_before_anything_is_read() {
     let dir = dir();
     std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
     let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let note = t.load("big.txt");
     let file = dir.path().join("big.txt").display().to_string();
-    let left = format!("; 936 are left of 1,000. Nothing was loaded. Options: /load {file} --head 936");
-    assert!(note.contains(&left), "{note}");
+    let larger = " and is larger than the whole context (1,000, of which 64 are reserved for the answer)";
+    let rest = format!("{larger}. Nothing was loaded. Options: /load {file} --head 936 ; a larger --ctx");
+    assert!(note.starts_with("big.txt needs more than 1,000 tokens") && note.contains(&rest), "{note}");
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
         Notice::Input { text, .. } => Some(text.clone()),

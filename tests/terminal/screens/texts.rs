@@ -31,7 +31,7 @@ fn copies_of_blocks_and_messages() {
     s.type_text("/copy b1").press("enter");
     assert_eq!(s.effects.pop(), Some(Effect::Copy("Book XV, ch. 16  \"the door opened, and a thin face ...\"".into())));
     s.type_text("/copy b2").press("enter");
-    assert!(s.screen().contains("there is no block b2; the answer has 1"));
+    assert!(s.screen().contains("the answer has no code block b2"));
 }
 
 #[test]
