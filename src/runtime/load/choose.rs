@@ -120,7 +120,6 @@ impl State {
             None => format!("more than {}", grouped(need - 1)),
         };
         let left = plan.free.saturating_sub(plan.reserve);
-        let anew = !self.here.tree.is_empty();
         // `between` separates commands from the text around them.
         let (options, between) = match self.attendance {
             Attendance::Present => {
@@ -130,12 +129,13 @@ impl State {
                     _ => None,
                 };
                 let file = file.map_or_else(|| "PATH".to_owned(), command_word);
+                let anew = !self.here.tree.is_empty();
                 let options = [Some(format!("/load {file} --head {head}")), anew.then(|| "/new then /load".to_owned())];
                 (options, " ; ")
             }
             Attendance::Absent => {
                 let options = [
-                    anew.then(|| "a new session, without -r and -c".to_owned()),
+                    self.here.has_answers().then(|| "a new session, without -r and -c".to_owned()),
                     Some("a larger --ctx, where memory allows".to_owned()),
                 ];
                 (options, "; ")

@@ -204,6 +204,16 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
 }
 
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
+    let cells = usize::from(area.width).saturating_sub(1);
+    let (mut spans, mut used) = (Vec::new(), 0);
+    // A key and what it does are shown whole or not at all.
+    for part in status::hint_line(app).chunks(2) {
+        let text: String = part.iter().map(|(text, _)| text.as_str()).collect();
+        if used > 0 && used + width(text.trim_end()) > cells {
+            break;
+        }
+        used += width(&text);
+        spans.extend(part.iter().map(|(text, role)| Span::new(ellipsis(text, cells), *role)));
+    }
     painter.spans(area, 0, 1, &spans);
 }
