@@ -14,7 +14,9 @@ use crate::core::{bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
-use crate::store::{LAST, Overwrite, RealDisk, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::store::{
+    LAST, Overwrite, RealDisk, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch,
+};
 use crate::text::near::meant;
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;

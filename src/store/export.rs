@@ -290,9 +290,7 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
         return Err(StoreError::NoParent { path: parent.to_owned() });
     }
     match overwrite {
-        _ if there.as_ref().is_ok_and(std::fs::FileType::is_dir) => {
-            Err(StoreError::IsFolder { path: path.to_owned() })
-        }
+        _ if there.as_ref().is_ok_and(std::fs::FileType::is_dir) => Err(StoreError::IsFolder { path: path.to_owned() }),
         _ if there.is_ok_and(|there| !there.is_file() && !there.is_symlink()) => {
             Err(StoreError::NotAFile { path: path.to_owned() })
         }

@@ -58,7 +58,8 @@ pub fn address(text: &str) -> Result<Url, String> {
     let bad = |why: &str| format!("engine.url {why}. Write it as http://HOST:PORT/v1");
     if !text.contains("://") {
         // A password would be shown.
-        let host = text.trim().split('/').next().filter(|host| !host.is_empty() && !host.contains(['@', '?', '#', ' ']));
+        let host =
+            text.trim().split('/').next().filter(|host| !host.is_empty() && !host.contains(['@', '?', '#', ' ']));
         return Err(host.map_or_else(
             || bad("is no address"),
             |host| format!("engine.url does not begin with http:// or https://. Write it as http://{host}/v1"),
@@ -362,6 +363,10 @@ mod tests {
         for odd in ["host:8000/v1", "127.0.0.1", "ftp://host/v1", "", "http://host/v1?key=1", "http://host/#x"] {
             assert!(at(odd).is_err(), "{odd}");
         }
+        let error = at("localhost:99").unwrap_err();
+        assert!(error.ends_with("Write it as http://localhost:99/v1"), "{error}");
+        let error = at("me:hunter2@host").unwrap_err();
+        assert!(!error.contains("hunter2"), "{error}");
         let error = at("http://me:hunter2@host/v1").unwrap_err();
         assert!(!error.contains("hunter2") && error.contains("engine.key_env"), "{error}");
     }

@@ -10,7 +10,7 @@ pub enum SourceError {
     #[error("Web addresses are not fetched; save the page and load the file.")]
     WebAddress,
     /// An empty path, which would mean the current folder.
-    #[error("a file name is empty. Write the path of a file or folder; . is the current one")]
+    #[error("A file name is empty. Write the path of a file or folder; . is the current one")]
     Blank,
     #[error("No file matches {0}")]
     NoMatch(String),
@@ -37,11 +37,11 @@ pub enum SourceError {
     #[error("{name}: {} MiB, the limit is {limit_mib}. Raise load.max_file_mib or split it", .bytes.div_ceil(1 << 20))]
     TooLarge { name: String, bytes: u64, limit_mib: u64 },
     #[error(
-        "the files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing was loaded."
+        "The files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing was loaded."
     )]
     TotalTooLarge { limit_mib: u64 },
     #[error(
-        "more than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing was loaded."
+        "More than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing was loaded."
     )]
     TooMany { limit: usize },
     /// A device, a socket, or a pipe inside a folder.

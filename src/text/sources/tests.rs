@@ -89,7 +89,7 @@ fn patterns_find_names_of_any_bytes_and_leave_hidden_ones_out() {
 #[test]
 fn what_has_no_end_is_refused() {
     let f = Folder::new(&[("d/a.txt", &[b'a'; 900_000]), ("d/b.txt", &[b'b'; 900_000]), ("d/c.txt", &[b'c'; 900_000])]);
-    assert_eq!(f.error(""), "a file name is empty. Write the path of a file or folder; . is the current one");
+    assert_eq!(f.error(""), "A file name is empty. Write the path of a file or folder; . is the current one");
     assert!(matches!(f.gather(&["  "]), Err(SourceError::Blank)));
     for d in ["d", "d/*"] {
         let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
@@ -99,7 +99,7 @@ fn what_has_no_end_is_refused() {
     std::fs::write(f.0.path().join("d/e.txt"), vec![b'e'; 900_000]).unwrap();
     let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
     let all = f.gather_with(&["d"], &one).unwrap_err().to_string();
-    assert!(all.starts_with("the files have together more than 4 MiB of text, the limit of one load"), "{all}");
+    assert!(all.starts_with("The files have together more than 4 MiB of text, the limit of one load"), "{all}");
     let pipe = f.0.path().join("pipe.txt");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     assert!(f.error("*.txt").contains("skipped pipe.txt: not a regular file"), "{}", f.error("*.txt"));
@@ -137,7 +137,11 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "{}",
         f.error("pics")
     );
-    assert!(f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing was loaded."), "{}", f.error("pics"));
+    assert!(
+        f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing was loaded."),
+        "{}",
+        f.error("pics")
+    );
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
     assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing was loaded.");
     assert_eq!(

@@ -8,7 +8,7 @@ use crate::tui::keys::Action;
 use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::paint::Painter;
-use crate::tui::rows::{Face, Role, Span};
+use crate::tui::rows::{Face, Role, Span, first_rows};
 use crate::tui::status::{self, Part};
 use crate::tui::tabs::{Mark, called};
 use crate::tui::wrap::wrap_text;
@@ -118,7 +118,8 @@ pub(super) fn below(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
 }
 
 fn banner(text: &str, role: Role, painter: &mut Painter<'_>, area: Rect) {
-    let rows = wrap_text(text, role, usize::from(area.width).saturating_sub(2));
+    let cells = usize::from(area.width).saturating_sub(2);
+    let rows = first_rows(wrap_text(text, role, cells), usize::from(area.height), cells);
     painter.rows(area, 0, 1, &rows);
     if role == Role::Alert {
         (0..).zip(&rows).for_each(|(line, _)| painter.mark(area, line, role));

@@ -29,7 +29,10 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
     painter.text(
         area,
         area.height.saturating_sub(1),
-        &format!(" {}", whole_parts(overlay.footer(usize::from(area.width)), usize::from(area.width).saturating_sub(1))),
+        &format!(
+            " {}",
+            whole_parts(overlay.footer(usize::from(area.width)), usize::from(area.width).saturating_sub(1))
+        ),
         Role::Dim,
     );
 }
