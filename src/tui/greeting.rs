@@ -58,9 +58,11 @@ fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
     let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
     let short = format!(" ({day}, {} tokens)", short_count(row.tokens));
     let (whole, none) = (format!("{short}; type to start a new one"), String::new());
-    let before = "Enter continues ";
-    let left = |rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
-    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= width(name).min(24)).unwrap_or(&none);
+    let left = |before: &str, rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
+    let shown = width(name).min(24);
+    let before = ["Enter continues ", "Enter: "].into_iter().find(|before| left(before, "") >= shown).unwrap_or("Enter: ");
+    let left = |rest: &str| left(before, rest);
+    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= shown).unwrap_or(&none);
     let name = ellipsis(&line(name), left(rest));
     Row::of(format!("{before}\"{name}\"{rest}"), Face::from(Role::Key).bold())
 }

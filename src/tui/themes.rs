@@ -26,7 +26,7 @@ pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect
 
 pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     match read {
-        Ok(palette) => app.config.theme = palette,
+        Ok(palette) => (app.config.theme, app.attempt) = (palette, None),
         Err(why) => failed(app, &sanitize_line(&why)),
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn take(app: &mut App, row: ThemeRow) {
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
-            app.config.ui.code_theme = name;
+            (app.config.ui.code_theme, app.attempt) = (name, None);
             app.transcript.forget_colours();
             app.tabs.forget_colours();
         }

@@ -60,7 +60,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
         Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
         Event::Kept(Err(why)) => failed(app, &why),
-        Event::Kept(Ok(what)) => note(app, Level::Info, &what),
+        Event::Kept(Ok(what)) => {
+            app.attempt = None;
+            note(app, Level::Info, &what);
+        }
         Event::Copied(Ok(what)) => copied(app, &what, now),
         Event::Theme(read) => themes::read(app, read),
         Event::Themes(rows) => themes::open(app, rows),

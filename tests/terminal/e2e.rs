@@ -520,7 +520,7 @@ fn a_session_of_this_folder_is_offered_at_the_next_start() {
     assert!(!text.contains("Enter continues"), "{text}");
     end(t);
     let t = begin(&[]);
-    t.wait_for("Enter continues \"Hello\" (");
+    t.wait_for("Enter continues \"hello\" (");
     t.send(b"\r");
     t.wait_for("Resumed ");
     end(t);

@@ -71,11 +71,10 @@ const WIDE: usize = 100;
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
     let narrow = area.width < ALL_COLUMNS;
     let (columns, below) = match (view.kind, narrow) {
-        (Kind::Sessions, true) if area.width < DATES => (["   name", "tokens"], about(view, area)),
-        (Kind::Sessions, true) => (["   name", "tokens  changed     "], about(view, area)),
+        (Kind::Sessions, true) if area.width < DATES => (["   name", "tokens"], title(view, area)),
+        (Kind::Sessions, true) => (["   name", "tokens  changed     "], title(view, area)),
         (Kind::Sessions, false) => {
-            let below = if area.width < WITH_TITLES { about(view, area) } else { Vec::new() };
-            (["   name", "messages   tokens  state       size  changed     "], below)
+            (["   name", "messages   tokens  state       size  changed     "], title(view, area))
         }
         (Kind::Documents, true) => (["   name", "tokens  state    "], Vec::new()),
         (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
@@ -167,10 +166,19 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
     }
 }
 
+/// The title of the selected session, where the rows have no room for it.
+fn title(view: &ListView, area: Rect) -> Vec<Row> {
+    match view.list.selected() {
+        Some(Item::Session(r)) if area.width < WITH_TITLES && area.height >= 8 => {
+            vec![Row::of(ellipsis(&r.title, usize::from(area.width).saturating_sub(4)), Role::Dim)]
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn about(view: &ListView, area: Rect) -> Vec<Row> {
     let text = match view.list.selected() {
         Some(Item::Help(r)) => format!("{}  {}", r.what, r.does),
-        Some(Item::Session(r)) => r.title.clone(),
         Some(Item::Setting(r)) => format!("{} = {}  {}", r.name, r.value, r.help),
         _ => String::new(),
     };
