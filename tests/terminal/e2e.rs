@@ -526,6 +526,17 @@ fn a_session_of_this_folder_is_offered_at_the_next_start() {
     end(t);
 }
 
+#[test]
+fn a_declined_removal_says_so_and_fails() {
+    let home = tempfile::tempdir().unwrap();
+    answered(home.path(), &["--demo", "--max-tokens", "1", "-p", "Hello"]);
+    let mut t = Terminal::start(home.path(), 80, 24, &["rm", "hello"]);
+    t.wait_for("y/N");
+    t.line("n");
+    t.wait_for("Nothing was moved to the trash.");
+    assert_eq!(t.exit().exit_code(), 1);
+}
+
 /// The built-in model's answers to questions that have nothing to do with each other.
 fn answers(questions: &[String]) -> Vec<String> {
     use std::io::Write;
