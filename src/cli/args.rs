@@ -24,8 +24,10 @@ pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftCommand, EVAL_ROOM, EvalArg
 pub use options::SettingArgs;
 
 const AFTER: &str = "\
-Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed, 4 no usable GPU or memory, 5 context too long,
-6 session in use elsewhere, 7 state or session unreadable, 66 no such file, 74 disk, 130 stopped, 128+n signal.";
+Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed,
+4 no usable GPU or memory, 5 context too long, 6 session in use elsewhere,
+7 state or session unreadable, 66 no such file, 74 disk, 130 stopped,
+128+n signal.";
 
 /// Chat with MiniCPM-SALA on your own machine: long documents, kept state, nothing read twice
 #[derive(Clone, Debug, Parser)]

@@ -116,7 +116,9 @@ pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String
     };
     let too_long = sequence.len() > OSC52_LIMIT;
     if !sequence.is_empty() && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok() {
-        return Ok(format!("Copied {count} characters (OSC 52); not every terminal takes them{path}"));
+        return Ok(format!(
+            "Copied {count} characters through the terminal (OSC 52); not every terminal takes them{path}"
+        ));
     }
     match file {
         Some(Ok(p)) if too_long => {
@@ -144,7 +146,10 @@ mod tests {
         let place = |method, dir| Place { method, tmux: false, tools: &[], dir };
         let mut out = Vec::new();
         let report = copy(&mut out, "hello", place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
-        assert!(report.starts_with("Copied 5 characters (OSC 52);") && report.contains("copy.txt"), "{report}");
+        assert!(
+            report.starts_with("Copied 5 characters through the terminal (OSC 52);") && report.contains("copy.txt"),
+            "{report}"
+        );
         assert_eq!(std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(), "hello");
         let report = copy(&mut out, &"x".repeat(80_000), place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
         assert!(report.starts_with("Too long for a terminal's clipboard: 80,000 characters in "), "{report}");

@@ -23,7 +23,7 @@ pub fn park(context: &Context) -> Result<Exit, Failure> {
             context.print(&format!("{host} is parked: the memory of its model is free.")).map(|()| Exit::Ok)
         }
         Ok(None) => Err(Failure::new(Exit::Failure, "no sala-chat serve runs on this data directory")
-            .hint("In a chat, /park does it; from outside, kill -USR1 with its process number")),
+            .hint("/park does it in the chat that holds the GPU; from outside: kill -USR1 PID, pgrep sala-chat lists the PIDs")),
         Err(why) => Err(Failure::new(Exit::Failure, why)),
     }
 }

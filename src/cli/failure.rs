@@ -132,7 +132,7 @@ impl From<SourceError> for Failure {
         let exit = match e {
             SourceError::Cancelled => Exit::Stopped,
             SourceError::Blank => Exit::Usage,
-            SourceError::NotFound { .. } | SourceError::NoMatch(_) => Exit::NoInput,
+            SourceError::NotFound { .. } | SourceError::NoMatch(_) | SourceError::WebAddress => Exit::NoInput,
             _ => Exit::Failure,
         };
         Failure::new(exit, e.to_string())

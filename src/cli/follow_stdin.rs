@@ -32,7 +32,8 @@ impl Spool {
         let terminal = File::open("/dev/tty");
         let terminal = terminal.map_err(|e| failed("no terminal for your questions", e))?;
         rustix::stdio::dup2_stdin(&terminal).map_err(|e| failed("the terminal", e.into()))?;
-        let folder = tempfile::tempdir().map_err(|e| failed("no temporary folder", e))?;
+        let folder = tempfile::Builder::new().prefix(pipe::SPOOL).tempdir();
+        let folder = folder.map_err(|e| failed("no temporary folder", e))?;
         let path = folder.path().join("stdin");
         let file = File::create(&path).map_err(|e| failed("no temporary file", e))?;
         let mut own = file.try_clone().map_err(|e| failed("no temporary file", e))?;

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::args::LibraryCommand;
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, notices, open};
-use crate::core::{bytes, counted};
+use crate::core::{bytes, counted, grouped};
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
 use crate::store::{DocumentRecord, Store};
 use crate::text::near::meant;
@@ -14,7 +14,7 @@ use crate::tui::cells::fit;
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
     match action {
         LibraryCommand::Ls => library_ls(context),
-        LibraryCommand::Rm { names } => {
+        LibraryCommand::Rm { names, .. } => {
             let store = open::store_to_change(context)?;
             // All of them or none.
             let there = store.documents()?;
@@ -73,7 +73,7 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
         let row = |(d, name): (&DocumentRecord, &String)| {
             let (name, size) = (fit(name, column), bytes(d.bytes));
             let state = if d.kept { "kept" } else { "text only" };
-            format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+            format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", grouped(d.document.tokens), when(d.used_ms))
         };
         documents.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
     };

@@ -200,7 +200,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
             config.repo,
         );
         if !confirmed(&question)? {
-            return Err(Failure::new(Exit::Stopped, "nothing was downloaded"));
+            return Err(Failure::new(Exit::Failure, "Nothing was downloaded."));
         }
     }
     let shows = context.shows_progress();

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use super::Exit;
 use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
-use crate::config::settings;
+use crate::config::settings::{self, Loaded, Row};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
 use crate::tui::tour::Tour;
@@ -59,6 +59,9 @@ fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
 #[derive(Debug, Default)]
 pub struct Plain {
     home: Option<PathBuf>,
+    settings: Loaded,
+    /// Those of the open session: name in `/set` and value.
+    settings_now: Vec<(&'static str, String)>,
     activity: Activity,
     /// Requests that were sent, and how many of them the runtime has served.
     sent: u64,
@@ -274,9 +277,12 @@ impl Plain {
             }
             Outcome::Local(Local::Help(None)) => unmarked(&help::page()),
             Outcome::Local(Local::Help(Some(word))) => unmarked(&help::about(&word).unwrap_or_else(|why| why)),
-            Outcome::Local(Local::Settings(_)) => {
-                let line = "sala-chat config show --origin prints all settings; /set those of this session.";
-                vec![Out::Line(line.into())]
+            Outcome::Local(Local::Settings(word)) => {
+                let now = |row: &Row| {
+                    let name = row.session?.name;
+                    self.settings_now.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+                };
+                unmarked(&settings::page::page(&self.settings, word.as_deref(), now))
             }
             Outcome::Local(Local::Save { key, value, now }) => {
                 let mut out = vec![Out::Keep(key, value)];

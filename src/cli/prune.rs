@@ -21,7 +21,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len() as u64;
         let question = format!("Delete {} in the trash for good?", counted(trashed, "session"));
         if trashed > 0 && !confirmed(&question)? {
-            return Ok(Exit::Stopped);
+            return Err(Failure::new(Exit::Failure, "Nothing was removed."));
         }
     }
     let mut total = Freed::default();
@@ -40,8 +40,12 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         })
     };
     let text = || {
-        let (files, sessions) = (counted(total.files, "file"), counted(total.sessions, "session"));
-        format!("{} freed in {files}; {sessions} of the trash deleted for good.", bytes(total.bytes))
+        let files = (total.files > 0 || total.bytes > 0)
+            .then(|| format!("{} freed in {}", bytes(total.bytes), counted(total.files, "file")));
+        let sessions = (total.sessions > 0)
+            .then(|| format!("{} in the trash deleted for good", counted(total.sessions, "session")));
+        let done: Vec<String> = files.into_iter().chain(sessions).collect();
+        if done.is_empty() { "Nothing to remove.".to_owned() } else { format!("{}.", done.join("; ")) }
     };
     context.result(json, text)
 }

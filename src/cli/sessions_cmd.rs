@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::args::{ExportArgs, LsArgs};
+use super::args::{ExportArgs, LsArgs, SessionChoice};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
@@ -13,7 +14,9 @@ use crate::core::{bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
-use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::store::{
+    LAST, Overwrite, RealDisk, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch,
+};
 use crate::text::near::meant;
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
@@ -38,6 +41,23 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
             Err(Failure::new(Exit::Failure, format!("{e}.{near}").trim_end_matches('.')))
         }
         found => Ok(found?),
+    }
+}
+
+/// Refuses a session that does not exist, before a model is loaded. One in the trash comes back when it is resumed.
+pub(super) fn check_choice(context: &Context, choice: &SessionChoice) -> Result<(), Failure> {
+    let SessionChoice::Named(name) = choice else { return Ok(()) };
+    // A store that cannot be read is reported when it is opened.
+    let Ok(store) = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), open::limits(context)) else {
+        return Ok(());
+    };
+    match store.session_named(name) {
+        Err(StoreError::NoSession { .. }) if name != LAST && matches!(store.trashed_session(name), Ok(None)) => {
+            let records = store.sessions(SessionFilter::Live, LISTED)?;
+            let near = meant(name, records.iter().map(|r| r.name.as_str()));
+            Err(Failure::new(Exit::Failure, format!("No session {name}.{near} sala-chat ls lists them.")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -166,7 +186,7 @@ fn all_undone(name: &str, kept: u64) -> String {
 
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("{question} Not a terminal; add --yes to confirm")));
+        return Err(Failure::new(Exit::Usage, "Not a terminal; add --yes to confirm."));
     }
     out::err_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
@@ -183,7 +203,7 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
     if !yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
-        return Ok(Exit::Stopped);
+        return Err(Failure::new(Exit::Failure, "Nothing was moved to the trash."));
     }
     for record in &records {
         // Held during the deletion, so that no other process writes the session.

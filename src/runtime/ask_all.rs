@@ -19,8 +19,6 @@ use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
 use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
 
-const SHOWN_REASONS: usize = 3;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// State is kept, and only a system text precedes the document.
@@ -109,8 +107,10 @@ impl Verb {
         self.report_meters();
         let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
+        // The command line lists them with the answers.
+        let shown = if self.attendance == Attendance::Present { SHOWN_REASONS } else { 0 };
         let reason = |a: &Entry| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
-        let reasons: String = fan.answers.iter().filter_map(reason).take(SHOWN_REASONS).collect();
+        let reasons: String = fan.answers.iter().filter_map(reason).take(shown).collect();
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.serial;
         self.tables.insert(serial, Rc::new(fan));

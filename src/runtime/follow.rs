@@ -19,6 +19,7 @@ use crate::config::settings::NewFiles;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Update};
 use crate::runtime::protocol::LoadOptions;
+use crate::text::pipe::is_spool;
 use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
 pub(super) use versions::{Version, versions};
 
@@ -176,7 +177,9 @@ impl Followed {
     /// `src and plan.md are`.
     fn list(&self) -> String {
         let verb = if self.paths.len() == 1 { "is" } else { "are" };
-        format!("{} {verb}", sanitize_line(&self.paths.join(", ")))
+        let shown = |path: &String| if is_spool(path) { "standard input".to_owned() } else { path.clone() };
+        let paths: Vec<String> = self.paths.iter().map(shown).collect();
+        format!("{} {verb}", sanitize_line(&paths.join(", ")))
     }
 }
 

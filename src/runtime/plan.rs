@@ -304,7 +304,10 @@ impl State {
     fn options_without_room(&self) -> &'static str {
         match self.attendance {
             Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
-            Attendance::Absent => "a shorter text, a new session (without -r and -c), or a larger --ctx",
+            Attendance::Absent if self.here.has_answers() => {
+                "a shorter text, a new session (without -r and -c), or a larger --ctx"
+            }
+            Attendance::Absent => "a shorter text, or a larger --ctx",
         }
     }
 

@@ -12,9 +12,24 @@ use super::link::EngineState;
 use super::sessions::LISTED;
 use super::verb::verb;
 use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
+use crate::config::commands::help::sentence;
 use crate::config::commands::{WhileBusy, line_of};
 use crate::store::{SaveEvent, SessionFilter, StoreError};
 use crate::text::near::meant;
+
+/// An error as a sentence. Some begin with a path, which stays as it is.
+fn in_chat(error: &RuntimeError) -> String {
+    use StoreError::{Exists, Import, IsFolder, NoInput, NotAFile, NotOurs};
+    let text = error.to_string();
+    let stop = if text.ends_with(['.', '?', '!']) { "" } else { "." };
+    let first = match error {
+        RuntimeError::Store(
+            Exists { .. } | Import { .. } | IsFolder { .. } | NoInput { .. } | NotAFile { .. } | NotOurs { .. },
+        ) => text.clone(),
+        _ => sentence(&text),
+    };
+    format!("{first}{stop}")
+}
 
 #[derive(Clone, Copy)]
 enum Owner {
@@ -220,7 +235,7 @@ impl State {
             | RuntimeError::Damaged(why)
             | RuntimeError::NotThere(why)
             | RuntimeError::TooLong(why) => self.warn(why),
-            e => self.note(Level::Error, e.to_string()),
+            e => self.note(Level::Error, in_chat(e)),
         }
     }
 

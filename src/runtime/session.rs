@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Done, RuntimeError, Settings, Tree, refused};
 use crate::core::sanitize::command_word;
-use crate::core::transcript::{DocumentInfo, Message, MessageId, SessionId};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
 use crate::text::near::no_document;
 
@@ -49,6 +49,10 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
         Session { settings, system, ..Session::default() }
+    }
+
+    pub(super) fn has_answers(&self) -> bool {
+        self.tree.path().iter().any(|m| m.role == Role::Assistant)
     }
 
     pub(super) fn may_write(&self) -> Done {

@@ -30,7 +30,7 @@ impl Verb {
     pub async fn undo(&mut self, count: u64) -> Done {
         self.here.may_write()?;
         let Some(undo) = self.here.tree.undo(count.max(1)) else {
-            return refused("Nothing to undo: the conversation is empty.");
+            return self.say("Nothing to undo: the conversation is empty.");
         };
         if let Some(text) = undo.text {
             self.report(Notice::Input { text: line_of(&text), editing: None });
@@ -45,7 +45,7 @@ impl Verb {
     pub async fn redo(&mut self, count: u64) -> Done {
         self.here.may_write()?;
         let Some((head, exchanges)) = self.here.tree.redo(count.max(1)) else {
-            return refused("Nothing to redo.");
+            return self.say("Nothing to redo.");
         };
         let what = match exchanges {
             0 | 1 => "Went forward to".to_owned(),

@@ -30,7 +30,7 @@ impl Verb {
         let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
         if passages.is_empty() {
-            return refused(format!("No passage stood out while #{number} was written."));
+            return self.say(format!("No passage stood out while #{number} was written."));
         }
         let path = self.here.tree.path_to(message.parent);
         let rendered = self.rendered(&path, Form::Prompt)?;

@@ -64,6 +64,10 @@ pub enum StoreError {
     Exists { path: PathBuf },
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
     NotAFile { path: PathBuf },
+    #[error("{} is a folder. Name a file in it.", path.display())]
+    IsFolder { path: PathBuf },
+    #[error("the folder {} does not exist. Make it first, or name another one.", path.display())]
+    NoParent { path: PathBuf },
     #[error("{}: {}", path.display(), plain_words(source))]
     NoInput { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path.display())]
@@ -83,6 +87,8 @@ impl StoreError {
             | StoreError::MeansLast
             | StoreError::Exists { .. }
             | StoreError::NotAFile { .. }
+            | StoreError::IsFolder { .. }
+            | StoreError::NoParent { .. }
             | StoreError::Import { .. } => Exit::Failure,
             StoreError::NoInput { .. } => Exit::NoInput,
             StoreError::Stopped => Exit::Stopped,

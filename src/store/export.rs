@@ -285,7 +285,12 @@ fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
 pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
     // A link is replaced, wherever it leads; a device, a pipe or a folder is no old export.
     let there = path.symlink_metadata().map(|there| there.file_type());
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|parent| matches!(parent.try_exists(), Ok(false))) {
+        return Err(StoreError::NoParent { path: parent.to_owned() });
+    }
     match overwrite {
+        _ if there.as_ref().is_ok_and(std::fs::FileType::is_dir) => Err(StoreError::IsFolder { path: path.to_owned() }),
         _ if there.is_ok_and(|there| !there.is_file() && !there.is_symlink()) => {
             Err(StoreError::NotAFile { path: path.to_owned() })
         }

@@ -13,6 +13,15 @@ const PIECE_BYTES: usize = 1 << 16;
 /// Time between two checks for cancellation.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Folder names of standard input as a file (`--follow -`) begin with this.
+pub const SPOOL: &str = "sala-chat-stdin-";
+
+/// Whether a path is that of standard input as a file.
+pub fn is_spool(path: &str) -> bool {
+    let folder = std::path::Path::new(path).parent().and_then(std::path::Path::file_name);
+    folder.is_some_and(|name| name.to_string_lossy().starts_with(SPOOL))
+}
+
 #[derive(Debug)]
 pub enum PipeError {
     Stopped,

@@ -213,6 +213,9 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
                     let reason = format!("a link to {}, which is not there", target.display());
                     return Err(SourceError::Io { name: given.clone(), reason });
                 }
+                if given.starts_with("http://") || given.starts_with("https://") {
+                    return Err(SourceError::WebAddress);
+                }
                 if !pattern::is_pattern(given) {
                     return Err(not_found(given, &options.base));
                 }

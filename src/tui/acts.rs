@@ -32,6 +32,20 @@ pub(super) fn refuse(app: &mut App, why: impl Into<String>) {
     app.refusal = Some(clean(&why.into()));
 }
 
+/// A command of the interface failed outside it: the input receives the line again. Without one, the reason is a note.
+pub(super) fn failed(app: &mut App, why: &str) {
+    match app.attempt.take() {
+        Some(Attempt { line, .. }) => {
+            refuse(app, why);
+            if app.composer.is_empty() {
+                app.composer.set(&line);
+            }
+        }
+        None if app.refusal.as_deref() == Some(clean(why).as_str()) => {}
+        None => note(app, Level::Error, why),
+    }
+}
+
 pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, until: u64) {
     let text = app.config.keys.offer(text, action, what);
     hint(app, text, until);

@@ -187,7 +187,7 @@ pub(super) fn drop_outdated(app: &mut App) {
 pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     match wanted(line, &names(app)) {
         Wanted::Known(from, candidates) if !candidates.is_empty() => {
-            let meant = candidates.first().is_some_and(|c| c.text.starts_with(line));
+            let meant = line != "/" && candidates.first().is_some_and(|c| c.text.starts_with(line));
             Some(Popup { candidates, selected: 0, from, meant, line: line.to_owned() })
         }
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
@@ -249,7 +249,7 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
 /// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
 /// is never replaced.
 fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let Some(popup) = &app.popup else { return };
+    let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.composer.text() != "/") else { return };
     let naming = popup.from == 0;
     let typed = app.composer.text().get(popup.from..).unwrap_or_default();
     let exact = naming && popup.selected == 0 && find(typed.trim_start_matches('/')).is_some();

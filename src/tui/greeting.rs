@@ -51,18 +51,21 @@ pub(super) fn offered(app: &App) -> Option<&SessionRow> {
     app.config.offer.as_ref().filter(|_| !begun)
 }
 
-/// The offer in the longest form that leaves room for the title.
+/// The offer in the longest form that leaves room for the session's name.
 fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
-    let title = row.heading();
+    let name = &row.name;
     let date = date(row.updated_ms, app.config.utc_offset_min);
     let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
     let short = format!(" ({day}, {} tokens)", short_count(row.tokens));
     let (whole, none) = (format!("{short}; type to start a new one"), String::new());
-    let before = "Enter continues ";
-    let left = |rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
-    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= width(title).min(12)).unwrap_or(&none);
-    let title = ellipsis(&line(title), left(rest));
-    Row::of(format!("{before}\"{title}\"{rest}"), Face::from(Role::Key).bold())
+    let left = |before: &str, rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
+    let shown = width(name).min(24);
+    let before =
+        ["Enter continues ", "Enter: "].into_iter().find(|before| left(before, "") >= shown).unwrap_or("Enter: ");
+    let left = |rest: &str| left(before, rest);
+    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= shown).unwrap_or(&none);
+    let name = ellipsis(&line(name), left(rest));
+    Row::of(format!("{before}\"{name}\"{rest}"), Face::from(Role::Key).bold())
 }
 
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {

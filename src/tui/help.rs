@@ -101,7 +101,7 @@ fn setting_rows(app: &App) -> impl Iterator<Item = Item> {
     ROWS.iter().map(move |row| {
         let configured = row.kind.show(&(row.get)(&loaded.config));
         let value = current(row).unwrap_or_else(|| configured.clone());
-        let built_in = matches!(loaded.origins.get(row.name), None | Some(Origin::BuiltIn));
+        let built_in = matches!(loaded.origins.get(row.name), None | Some(Origin::BuiltIn | Origin::Model(_)));
         let line = match &row.session {
             Some(way) => format!("/set {} {}", way.name, escaped(&value)),
             None => format!("/set {} {} --save", row.name, escaped(&value)),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ratatui::layout::Rect;
 
 use super::options::{PANEL_FROM, Panel};
-use super::rows::{Role, Row};
+use super::rows::{Role, Row, first_rows};
 use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
@@ -83,11 +83,11 @@ pub fn greeting_height(greeting: &[Row]) -> usize {
 pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     if let Some(why) = &app.refusal {
         let look = entry::Look { cells, ..app.transcript.look() };
-        return entry::note_rows(Level::Error, why, look).into_iter().take(NOTE_ROWS).collect();
+        return first_rows(entry::note_rows(Level::Error, why, look), NOTE_ROWS, cells);
     }
     let hidden = app.activity.is_loading() || app.several.is_some();
     let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
-    rows.into_iter().take(NOTE_ROWS).collect()
+    first_rows(rows, NOTE_ROWS, cells)
 }
 
 /// With parallel answers, several choices share a row, so that half of the body is left for the answers.

@@ -187,6 +187,9 @@ impl App {
             redraw: Redraw::Now,
             ..App::default()
         };
+        for warning in app.config.settings.warnings.clone() {
+            acts::note(&mut app, crate::runtime::protocol::Level::Warn, &warning);
+        }
         app.relayout();
         app
     }

@@ -216,6 +216,9 @@ impl ListView {
             Kind::Found | Kind::Documents if self.list.items().is_empty() => "Esc closes",
             Kind::Sessions => SESSION_KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(SESSION_KEYS[2]),
             Kind::Answers if self.open => "asking   Esc stops",
+            Kind::Help if matches!(self.list.selected(), Some(Item::Help(HelpRow { line: None, .. }))) => {
+                "type to filter   Enter or Esc closes"
+            }
             kind => kind.words().1,
         }
     }

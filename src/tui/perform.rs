@@ -65,6 +65,8 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.take();
                 let asks = matches!(parsed.outcome, Outcome::Runtime(_));
                 run(app, parsed.outcome, effects);
+                let outside = |e: &Effect| matches!(e, Effect::Theme(_) | Effect::CodeTheme(_) | Effect::Keep { .. });
+                let asks = asks || effects.iter().any(outside);
                 app.attempt = asks.then(|| Attempt { line: line.clone(), warning: None });
                 if app.refusal.is_some() && app.composer.is_empty() {
                     app.composer.set(&line);

@@ -86,6 +86,21 @@ impl From<Vec<Span>> for Row {
     }
 }
 
+/// The first `most` rows; the last one ends with dots if more follow.
+pub(super) fn first_rows(mut rows: Vec<Row>, most: usize, cells: usize) -> Vec<Row> {
+    if rows.len() > most {
+        rows.truncate(most);
+        if let Some(last) = rows.last_mut() {
+            let used = last.width();
+            if let Some(span) = last.spans.last_mut() {
+                let room = cells.saturating_sub(used - super::cells::width(&span.text));
+                span.text = super::cells::ellipsis(&format!("{}...", span.text.trim_end()), room);
+            }
+        }
+    }
+    rows
+}
+
 impl Row {
     pub fn of(text: impl Into<String>, face: impl Into<Face>) -> Row {
         Row::from(vec![Span::new(text, face)])

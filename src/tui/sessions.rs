@@ -11,7 +11,7 @@ fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
     let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
     let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
     let order = match picked.order {
-        Order::Date => "",
+        Order::Date => " by date",
         Order::Name => {
             rows.sort_by_cached_key(|row| row.name.to_lowercase());
             " by name"

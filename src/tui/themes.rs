@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-use super::acts::{note, open_list};
+use super::acts::{failed, note, open_list};
 use super::cells::{ellipsis, fit, width};
 use super::overlay::{Item, Kind, ListView};
 use super::palette::{Palette, ROLES, ThemeRow};
@@ -26,8 +26,8 @@ pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect
 
 pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     match read {
-        Ok(palette) => app.config.theme = palette,
-        Err(why) => note(app, Level::Error, &sanitize_line(&why)),
+        Ok(palette) => (app.config.theme, app.attempt) = (palette, None),
+        Err(why) => failed(app, &sanitize_line(&why)),
     }
 }
 
@@ -59,11 +59,11 @@ pub(super) fn take(app: &mut App, row: ThemeRow) {
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
-            app.config.ui.code_theme = name;
+            (app.config.ui.code_theme, app.attempt) = (name, None);
             app.transcript.forget_colours();
             app.tabs.forget_colours();
         }
-        Err(why) => note(app, Level::Error, &sanitize_line(&why)),
+        Err(why) => failed(app, &sanitize_line(&why)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{HINT_MS, hint, note};
+use super::acts::{HINT_MS, failed, hint, note};
 use super::find::Find;
 use super::mention::Lookup;
 use super::quit::{keep_quit_question_true, quit};
@@ -58,8 +58,12 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Paths { prefix, found } => complete::paths(app, &prefix, &found),
         Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
-        Event::Edited(Err(why)) | Event::Copied(Err(why)) | Event::Kept(Err(why)) => note(app, Level::Error, &why),
-        Event::Kept(Ok(what)) => note(app, Level::Info, &what),
+        Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
+        Event::Kept(Err(why)) => failed(app, &why),
+        Event::Kept(Ok(what)) => {
+            app.attempt = None;
+            note(app, Level::Info, &what);
+        }
         Event::Copied(Ok(what)) => copied(app, &what, now),
         Event::Theme(read) => themes::read(app, read),
         Event::Themes(rows) => themes::open(app, rows),

@@ -131,7 +131,7 @@ fn an_empty_question_or_file_name_fails_at_once() {
     for arguments in [&["-p", "hi", "-f", ""][..], &["-p", "hi", "-f", " "], &["", "--plain"]] {
         let output = home.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
-        assert!(err(&output).contains("a file name is empty"), "{}", err(&output));
+        assert!(err(&output).contains("A file name is empty"), "{}", err(&output));
     }
     let nothing = home.run(&["-p", "hi", "-f", "-"]);
     assert_eq!(nothing.status.code(), Some(2));

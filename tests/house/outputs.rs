@@ -316,7 +316,7 @@ fn no_chat_sends_hostile_text_to_a_terminal() {
         ("/load nasty", "No such file"),
         ("/open nasty", "No document nasty"),
         ("/resume nastyy", "No session is called"),
-        ("/export folder", "folder is not a regular file"),
+        ("/export folder", "folder is a folder"),
     ];
     for plain in [true, false] {
         let mode: &[&str] = if plain { &["--plain", "--demo", "-c"] } else { &["--demo", "-c"] };

@@ -66,7 +66,11 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
         for overwrite in [Overwrite::No, Overwrite::Yes] {
             let refused = bench.store.export_to(chat.session, format, scope, path, overwrite, &Watch::NONE);
             let refused = refused.unwrap_err().to_string();
-            assert!(refused.ends_with("is not a regular file: it is not overwritten. Name another one."), "{refused}");
+            let expected = match path.is_dir() {
+                true => "is a folder. Name a file in it.",
+                false => "is not a regular file: it is not overwritten. Name another one.",
+            };
+            assert!(refused.ends_with(expected), "{refused}");
         }
         assert!(!path.is_file());
     }

@@ -520,10 +520,21 @@ fn a_session_of_this_folder_is_offered_at_the_next_start() {
     assert!(!text.contains("Enter continues"), "{text}");
     end(t);
     let t = begin(&[]);
-    t.wait_for("Enter continues \"Hello\" (");
+    t.wait_for("Enter continues \"hello\" (");
     t.send(b"\r");
     t.wait_for("Resumed ");
     end(t);
+}
+
+#[test]
+fn a_declined_removal_says_so_and_fails() {
+    let home = tempfile::tempdir().unwrap();
+    answered(home.path(), &["--demo", "--max-tokens", "1", "-p", "Hello"]);
+    let mut t = Terminal::start(home.path(), 80, 24, &["rm", "hello"]);
+    t.wait_for("y/N");
+    t.line("n");
+    t.wait_for("Nothing was moved to the trash.");
+    assert_eq!(t.exit().exit_code(), 1);
 }
 
 /// The built-in model's answers to questions that have nothing to do with each other.

@@ -176,6 +176,9 @@ pub enum LibraryCommand {
         /// Document names
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
+        /// Accepted as in rm and prune; documents are removed without a question
+        #[arg(short, long)]
+        yes: bool,
     },
     /// Remove documents that no session uses
     Prune,

@@ -51,6 +51,8 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
                 }
                 _ => sentence(row.help),
             };
+            let detours = row.detours.iter().map(|(word, name, value)| format!("; {word}: {name} {value}"));
+            let help = help + &detours.collect::<String>();
             arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
         }
         Flag::Means(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)).global(true),

@@ -77,6 +77,7 @@ pub fn run(
     let watched = io::stdin().is_terminal();
     let mut plain = Plain {
         sent: ui.sent_before,
+        settings: ui.settings.clone(),
         looks_hidden: !ui.ui.look,
         answers_only: quiet,
         toured: tour.is_some(),

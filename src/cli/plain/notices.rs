@@ -33,6 +33,7 @@ impl Plain {
     fn dispatch(&mut self, notice: Notice) -> Vec<Out> {
         let mut out: Vec<Out> = notices::lines(&notice).into_iter().map(Out::Line).collect();
         match notice {
+            Notice::Meters(meters) => self.settings_now = meters.settings,
             Notice::Session(view) => {
                 self.parallel.clear();
                 self.opened = view.opened;

@@ -365,6 +365,15 @@ fn the_tour_advances_with_enter_alone_and_by_itself_from_a_pipe() {
 }
 
 #[test]
+fn settings_are_listed_with_the_values_of_the_session() {
+    let mut p = Plain::new(None, true);
+    let settings = vec![("temperature", "0.25".to_owned())];
+    p.notice(Notice::Meters(crate::runtime::protocol::Meters { settings, ..Default::default() }));
+    let listed = printed(&p.line("/settings temp"));
+    assert!(listed.contains("- sampling.temperature 0.25: ") && !listed.contains("ui.theme"), "{listed}");
+}
+
+#[test]
 fn an_error_in_a_line_of_a_pipe_is_reported_in_order() {
     let mut p = Plain::new(None, false);
     for line in ["/undo 0", "/theme", "/docs"] {

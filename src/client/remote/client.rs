@@ -55,7 +55,16 @@ pub(super) struct Client {
 /// # Errors
 /// One line: the fault of the address. It does not repeat a password.
 pub fn address(text: &str) -> Result<Url, String> {
-    let bad = |why: &str| format!("engine.url {why}. Give it as http://HOST:PORT/v1");
+    let bad = |why: &str| format!("engine.url {why}. Write it as http://HOST:PORT/v1");
+    if !text.contains("://") {
+        // A password would be shown.
+        let host =
+            text.trim().split('/').next().filter(|host| !host.is_empty() && !host.contains(['@', '?', '#', ' ']));
+        return Err(host.map_or_else(
+            || bad("is no address"),
+            |host| format!("engine.url does not begin with http:// or https://. Write it as http://{host}/v1"),
+        ));
+    }
     let mut url = Url::parse(text.trim()).map_err(|e| bad(&format!("is no address: {e}")))?;
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return Err(bad("is not one of http or https"));
@@ -354,6 +363,10 @@ mod tests {
         for odd in ["host:8000/v1", "127.0.0.1", "ftp://host/v1", "", "http://host/v1?key=1", "http://host/#x"] {
             assert!(at(odd).is_err(), "{odd}");
         }
+        let error = at("localhost:99").unwrap_err();
+        assert!(error.ends_with("Write it as http://localhost:99/v1"), "{error}");
+        let error = at("me:hunter2@host").unwrap_err();
+        assert!(!error.contains("hunter2"), "{error}");
         let error = at("http://me:hunter2@host/v1").unwrap_err();
         assert!(!error.contains("hunter2") && error.contains("engine.key_env"), "{error}");
     }

@@ -28,6 +28,9 @@ pub(super) fn place(text: &str, span: Option<Range<usize>>, message: &str) -> (u
     let too_large = message.starts_with("invalid type: integer") && message.ends_with("expected any valid TOML value");
     let reason = match too_large {
         true => "a number that is too large".to_owned(),
+        false if message.starts_with("string values must be quoted") => {
+            "a text that is not in quotes; write it as \"text\"".to_owned()
+        }
         false => message.lines().collect::<Vec<_>>().join(", "),
     };
     (line, reason)

@@ -123,6 +123,11 @@ impl Kind {
             Kind::Bool(_) => "true or false".to_owned(),
             Kind::Text(_) => "text in quotes".to_owned(),
             Kind::List(_) => "texts separated by commas, or a list of texts".to_owned(),
+            // The least number is what the words mean.
+            Kind::Int(_, least, MANY, also @ [(_, first), ..]) if *first == least => {
+                let words: Vec<&str> = also.iter().map(|(word, _)| *word).collect();
+                format!("{} or a whole number from {}", words.join(", "), least + 1)
+            }
             Kind::Int(_, least, MANY, also) => format!("a whole number from {least}{}", words_of(also)),
             Kind::Int(_, least, most, also) => format!("a whole number from {least} to {most}{}", words_of(also)),
             Kind::Float(_, least, most) => format!("{least} to {most}"),

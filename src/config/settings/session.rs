@@ -224,7 +224,7 @@ fn no_setting(key: &str, value: &str) -> String {
     }
     let names: Vec<&str> = session_rows().map(|(_, way)| way.name).collect();
     let near = near::meant(key, names.iter().copied());
-    format!("there is no setting {key}.{near} There are: {}", names.join(", "))
+    format!("There is no setting {key}.{near} There are: {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -239,6 +239,7 @@ mod tests {
         assert_eq!(s.set("temperature", "7").unwrap_err(), "temperature must be 0 to 2 (got 7)");
         assert_eq!(s.set("top_p", "NaN").unwrap_err(), "top_p must be 0 to 1 (got NaN)");
         assert!(s.set("max_tokens", "0").is_err());
+        assert_eq!(s.set("seed", "x").unwrap_err(), "seed must be auto, random or a whole number from 0 (got x)");
         assert!(s.set("spec", "16").is_err());
         assert!(s.set("colour", "red").unwrap_err().contains("temperature"));
         assert_eq!(s, before);

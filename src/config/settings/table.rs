@@ -207,7 +207,7 @@ settings! {
 
     /// Thoughts
     thinking: ThinkingConfig {
-        /// let the model think first; auto: the model's default
+        /// let the model think first; auto: the model's default, on: always, off: never
         mode: ThinkMode = Word("auto", ThinkMode::WORDS), flags(&[Flag::Takes("think", "HOW")]),
             detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")]),
             session("think", &[], kept!(think));

@@ -20,7 +20,7 @@ impl Verb {
         let pending = self.pending_now().await?;
         let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
         if names.is_empty() {
-            return refused("Nothing changed since the last question.");
+            return self.say("Nothing changed since the last question.");
         }
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);

@@ -133,7 +133,11 @@ impl State {
                 grouped(limit)
             ),
         };
-        let anew = fits_alone && !self.here.tree.is_empty();
+        let anew = fits_alone
+            && match self.attendance {
+                Attendance::Present => !self.here.tree.is_empty(),
+                Attendance::Absent => self.here.has_answers(),
+            };
         // `between` separates commands from the text around them.
         let (part, new, between) = match self.attendance {
             Attendance::Present => {

@@ -78,7 +78,7 @@ impl State {
         files.map_err(|e| match e {
             SourceError::Cancelled => RuntimeError::Stopped,
             e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
-            e @ SourceError::NoMatch(_) => RuntimeError::NotThere(e.to_string()),
+            e @ (SourceError::NoMatch(_) | SourceError::WebAddress) => RuntimeError::NotThere(e.to_string()),
             e => RuntimeError::Refused(e.to_string()),
         })
     }

@@ -7,8 +7,10 @@ use crate::text::NotText;
 pub enum SourceError {
     #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
     NotFound { path: String, similar: Option<String> },
+    #[error("Web addresses are not fetched; save the page and load the file.")]
+    WebAddress,
     /// An empty path, which would mean the current folder.
-    #[error("a file name is empty. Write the path of a file or folder; . is the current one")]
+    #[error("A file name is empty. Write the path of a file or folder; . is the current one")]
     Blank,
     #[error("No file matches {0}")]
     NoMatch(String),
@@ -18,34 +20,34 @@ pub enum SourceError {
     NeedsConverter { name: String, extension: String, example: &'static str },
     #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
     Converter { name: String, command: String, reason: String },
-    #[error("{name}: {reason}. Nothing loaded.{}", another_reader(.extension))]
+    #[error("{name}: {reason}. Nothing was loaded.{}", another_reader(.extension))]
     Document { name: String, reason: String, extension: String },
-    #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", counted(*.pages as u64, "page"))]
+    #[error("{name}: {}, no text layer (probably scanned). Nothing was loaded.", counted(*.pages as u64, "page"))]
     NoTextLayer { name: String, pages: usize },
-    #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", counted(*.pages as u64, "page"))]
+    #[error("{name} has {}, none of {first}-{last}. Nothing was loaded.", counted(*.pages as u64, "page"))]
     NoSuchPages { name: String, first: u32, last: u32, pages: usize },
     #[error("{0}: --pages works for PDF files only. Use --head or --tail")]
     NoPages(String),
-    #[error("{0}: the file is empty. Nothing loaded.")]
+    #[error("{0}: the file is empty. Nothing was loaded.")]
     Empty(String),
-    #[error("{0}: only white space. Nothing loaded.")]
+    #[error("{0}: only white space. Nothing was loaded.")]
     WhiteSpace(String),
-    #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
+    #[error("{name}: no text files in it{}. Nothing was loaded.", skipped_note(.skipped))]
     EmptyFolder { name: String, skipped: Vec<Skipped> },
     #[error("{name}: {} MiB, the limit is {limit_mib}. Raise load.max_file_mib or split it", .bytes.div_ceil(1 << 20))]
     TooLarge { name: String, bytes: u64, limit_mib: u64 },
     #[error(
-        "the files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing loaded."
+        "The files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing was loaded."
     )]
     TotalTooLarge { limit_mib: u64 },
     #[error(
-        "more than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing loaded."
+        "More than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing was loaded."
     )]
     TooMany { limit: usize },
     /// A device, a socket, or a pipe inside a folder.
     #[error("{0}: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT")]
     NotAFile(String),
-    #[error("{name}: {reason}. Nothing loaded.")]
+    #[error("{name}: {reason}. Nothing was loaded.")]
     Io { name: String, reason: String },
     #[error("stopped")]
     Cancelled,

@@ -136,6 +136,6 @@ fn folders_of_many_files_are_looked_at_again_in_seconds() {
     }
     if std::fs::read_dir(dir.path().join("1")).unwrap().count() > 100_000 {
         let error = looker.look(&Cancel::default()).unwrap_err().to_string();
-        assert!(error.contains("more than 100000 files"), "{error}");
+        assert!(error.contains("More than 100000 files"), "{error}");
     }
 }

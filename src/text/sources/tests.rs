@@ -54,7 +54,7 @@ fn folders_are_sorted_and_leave_out_what_is_hidden_ignored_or_binary() {
     assert_eq!(names(&g), ["d/a.txt", "d/b.md", "d/sub/c.txt"]);
     let skipped: Vec<String> = g.skipped.iter().map(|s| format!("{} {}", s.name, s.reason)).collect();
     assert_eq!(skipped[0], "d/pic.png not text (NUL at byte 4). Convert it to text first.");
-    assert_eq!(skipped[1], "d/void.txt the file is empty. Nothing loaded.");
+    assert_eq!(skipped[1], "d/void.txt the file is empty. Nothing was loaded.");
     assert_eq!(names(&f.gather(&["d/sub/c.txt", "d/*.md", "d/**/a*"]).unwrap()), ["c.txt", "d/b.md", "d/a.txt"]);
     assert_eq!(f.error("d/*.rs"), "No file matches d/*.rs");
 }
@@ -89,7 +89,7 @@ fn patterns_find_names_of_any_bytes_and_leave_hidden_ones_out() {
 #[test]
 fn what_has_no_end_is_refused() {
     let f = Folder::new(&[("d/a.txt", &[b'a'; 900_000]), ("d/b.txt", &[b'b'; 900_000]), ("d/c.txt", &[b'c'; 900_000])]);
-    assert_eq!(f.error(""), "a file name is empty. Write the path of a file or folder; . is the current one");
+    assert_eq!(f.error(""), "A file name is empty. Write the path of a file or folder; . is the current one");
     assert!(matches!(f.gather(&["  "]), Err(SourceError::Blank)));
     for d in ["d", "d/*"] {
         let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
@@ -99,7 +99,7 @@ fn what_has_no_end_is_refused() {
     std::fs::write(f.0.path().join("d/e.txt"), vec![b'e'; 900_000]).unwrap();
     let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
     let all = f.gather_with(&["d"], &one).unwrap_err().to_string();
-    assert!(all.starts_with("the files have together more than 4 MiB of text, the limit of one load"), "{all}");
+    assert!(all.starts_with("The files have together more than 4 MiB of text, the limit of one load"), "{all}");
     let pipe = f.0.path().join("pipe.txt");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     assert!(f.error("*.txt").contains("skipped pipe.txt: not a regular file"), "{}", f.error("*.txt"));
@@ -130,23 +130,27 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         f.error("report.docx"),
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
     );
-    assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing loaded.");
-    assert_eq!(f.error("spaces.txt"), "spaces.txt: only white space. Nothing loaded.");
+    assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing was loaded.");
+    assert_eq!(f.error("spaces.txt"), "spaces.txt: only white space. Nothing was loaded.");
     assert!(
         f.error("pics").starts_with("pics: no text files in it (skipped pics/a.png: not text"),
         "{}",
         f.error("pics")
     );
-    assert!(f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing loaded."), "{}", f.error("pics"));
+    assert!(
+        f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing was loaded."),
+        "{}",
+        f.error("pics")
+    );
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
-    assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing loaded.");
+    assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing was loaded.");
     assert_eq!(
         f.error("/dev/null"),
         "/dev/null: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT"
     );
     // As it was typed, whichever file of that name is meant.
     assert_eq!(f.error("pics/a.png"), "pics/a.png: not text (NUL at byte 0). Convert it to text first.");
-    assert_eq!(f.error("pics/../empty.txt"), "pics/../empty.txt: the file is empty. Nothing loaded.");
+    assert_eq!(f.error("pics/../empty.txt"), "pics/../empty.txt: the file is empty. Nothing was loaded.");
     let small = SourceOptions { max_file_bytes: 3, ..f.options() };
     assert_eq!(
         f.gather_with(&["notes.txt"], &small).unwrap_err().to_string(),
@@ -236,11 +240,11 @@ fn a_failed_reader_is_reported_in_one_line() {
     let beyond = SourceOptions { pages: Some((3, 9)), ..second };
     assert_eq!(
         f.gather_with(&["x.pdf"], &beyond).unwrap_err().to_string(),
-        "x.pdf has 2 pages, none of 3-9. Nothing loaded."
+        "x.pdf has 2 pages, none of 3-9. Nothing was loaded."
     );
     assert_eq!(
         text(r#"echo '[{"text":" "},{}]'"#).unwrap_err().to_string(),
-        "x.pdf: 2 pages, no text layer (probably scanned). Nothing loaded."
+        "x.pdf: 2 pages, no text layer (probably scanned). Nothing was loaded."
     );
     let some = text(r#"echo '[{"text":"one"},{"failed":true},{},{},{"text":"five","partial":true}]'"#).unwrap();
     let note =
@@ -249,9 +253,9 @@ fn a_failed_reader_is_reported_in_one_line() {
     let cut = text(r#"echo '[{"text":"one","cut":true,"partial":true},{"text":"two"}]'"#).unwrap();
     assert_eq!(cut.documents[0].note, Some(Remark::Missing("only part of page 1 could be read".to_owned())));
     let none = text(r#"echo '[{"failed":true},{"failed":true}]'"#).unwrap_err().to_string();
-    assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing loaded."), "{none}");
+    assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing was loaded."), "{none}");
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
-    assert!(failed.starts_with("x.pdf: no good. Nothing loaded."), "{failed}");
+    assert!(failed.starts_with("x.pdf: no good. Nothing was loaded."), "{failed}");
     // How the child ends when a file makes it ask for more memory than it may have.
     let bomb = text("echo memory allocation of 4294967296 bytes failed >&2; kill -ABRT $$").unwrap_err().to_string();
     assert!(bomb.starts_with("x.pdf: reading it needs more than 4 GiB of memory, or breaks the reader"), "{bomb}");

@@ -90,11 +90,19 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 overlay.set_query(query);
             }
         }
+        Code::Char('u') if key.ctrl => overlay.set_query(String::new()),
         Code::Char(c @ '1'..='9') if plain && overlay.looked().is_some() => {
             let request = Request::Look { at: overlay.looked(), passage: c.to_digit(10).map(u64::from) };
             send(app, request, effects);
         }
         Code::Char(c) if plain => match overlay {
+            // The first one opened the help; more of them are a message.
+            Overlay::List(view)
+                if c == '?' && view.kind == Kind::Help && view.list.query().is_empty() && app.composer.is_empty() =>
+            {
+                app.overlay = None;
+                "??".chars().for_each(|c| write(app, c, effects));
+            }
             Overlay::List(view) if view.kind.has_filter() => {
                 let query = format!("{}{c}", view.list.query());
                 overlay.set_query(query);

@@ -8,7 +8,7 @@ use crate::tui::keys::Action;
 use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::paint::Painter;
-use crate::tui::rows::{Face, Role, Span};
+use crate::tui::rows::{Face, Role, Span, first_rows};
 use crate::tui::status::{self, Part};
 use crate::tui::tabs::{Mark, called};
 use crate::tui::wrap::wrap_text;
@@ -118,7 +118,8 @@ pub(super) fn below(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
 }
 
 fn banner(text: &str, role: Role, painter: &mut Painter<'_>, area: Rect) {
-    let rows = wrap_text(text, role, usize::from(area.width).saturating_sub(2));
+    let cells = usize::from(area.width).saturating_sub(2);
+    let rows = first_rows(wrap_text(text, role, cells), usize::from(area.height), cells);
     painter.rows(area, 0, 1, &rows);
     if role == Role::Alert {
         (0..).zip(&rows).for_each(|(line, _)| painter.mark(area, line, role));
@@ -204,6 +205,16 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
 }
 
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
+    let cells = usize::from(area.width).saturating_sub(1);
+    let (mut spans, mut used) = (Vec::new(), 0);
+    // A key and what it does are shown whole or not at all.
+    for part in status::hint_line(app).chunks(2) {
+        let text: String = part.iter().map(|(text, _)| text.as_str()).collect();
+        if used > 0 && used + width(text.trim_end()) > cells {
+            break;
+        }
+        used += width(&text);
+        spans.extend(part.iter().map(|(text, role)| Span::new(ellipsis(text, cells), *role)));
+    }
     painter.spans(area, 0, 1, &spans);
 }

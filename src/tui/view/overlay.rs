@@ -29,9 +29,21 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
     painter.text(
         area,
         area.height.saturating_sub(1),
-        &format!(" {}", overlay.footer(usize::from(area.width))),
+        &format!(
+            " {}",
+            whole_parts(overlay.footer(usize::from(area.width)), usize::from(area.width).saturating_sub(1))
+        ),
         Role::Dim,
     );
+}
+
+/// The parts of a footer that fit whole; the last one, which closes, stays longest.
+fn whole_parts(footer: &str, cells: usize) -> String {
+    let mut parts: Vec<&str> = footer.split("   ").collect();
+    while parts.len() > 1 && width(&parts.join("   ")) > cells {
+        parts.remove(parts.len() - 2);
+    }
+    parts.join("   ")
 }
 
 pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
@@ -50,7 +62,7 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// Least width for titles in the rows; below it the heading shows the selected one.
+/// Least width for titles in the rows; below it the selected one is shown under the list.
 const WITH_TITLES: u16 = 100;
 const ANSWER_ROWS: u16 = 6;
 /// From this width on, lists of help show the whole usage.
@@ -59,9 +71,11 @@ const WIDE: usize = 100;
 fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
     let narrow = area.width < ALL_COLUMNS;
     let (columns, below) = match (view.kind, narrow) {
-        (Kind::Sessions, true) if area.width < DATES => (["   name", "tokens"], Vec::new()),
-        (Kind::Sessions, true) => (["   name", "tokens  changed     "], Vec::new()),
-        (Kind::Sessions, false) => (["   name", "messages   tokens  state       size  changed     "], Vec::new()),
+        (Kind::Sessions, true) if area.width < DATES => (["   name", "tokens"], title(view, area)),
+        (Kind::Sessions, true) => (["   name", "tokens  changed     "], title(view, area)),
+        (Kind::Sessions, false) => {
+            (["   name", "messages   tokens  state       size  changed     "], title(view, area))
+        }
         (Kind::Documents, true) => (["   name", "tokens  state    "], Vec::new()),
         (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
         (Kind::Answers, _) => (["   document", "lines looked at  likely "], answer_below(view, area)),
@@ -73,11 +87,6 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
     let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height).min(area.height);
     let top = Rect { height: area.height - height, ..area };
     list(app, view, columns, painter, top);
-    if let Some(Item::Session(chosen)) = view.list.selected().filter(|_| area.width < WITH_TITLES) {
-        let at = u16::try_from(width(&view.title) + 4).unwrap_or(area.width);
-        let room = usize::from(area.width.saturating_sub(at + 12));
-        painter.spans(area, 0, at, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
-    }
     if view.kind == Kind::Answers && height > 0 {
         let rest = Rect { y: top.bottom(), height, ..area };
         painter.clear(rest);
@@ -90,9 +99,15 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
 /// Title, filter, columns, and rows with the selected one marked.
 fn list(app: &App, view: &ListView, columns: [&str; 2], painter: &mut Painter<'_>, area: Rect) {
     let list = &view.list;
-    painter.text(area, 0, &format!(" {}", view.title), Role::Heading);
     let (count, total) = (list.shown().len(), list.items().len());
-    let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
+    let word = match view.kind {
+        // `/help WORD` searches settings, too.
+        Kind::Help if !list.query().is_empty() => format!("{count} found"),
+        _ if count == total => format!("{total}"),
+        _ => format!("{count} of {total}"),
+    };
+    let room = usize::from(area.width).saturating_sub(width(&word) + 4);
+    painter.text(area, 0, &format!(" {}", ellipsis(&view.title, room)), Role::Heading);
     painter.right(area, 0, 1, &word, Role::Dim);
     let mut top = 1;
     if view.kind.has_filter() {
@@ -148,6 +163,16 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
             let role = if r.bytes.is_none() { Role::Key } else { Role::Text };
             filled(cells, Vec::new(), &format!("{}{whole}", r.name), role, vec![Span::new(size, Role::Dim)])
         }
+    }
+}
+
+/// The title of the selected session, where the rows have no room for it.
+fn title(view: &ListView, area: Rect) -> Vec<Row> {
+    match view.list.selected() {
+        Some(Item::Session(r)) if area.width < WITH_TITLES && area.height >= 8 => {
+            vec![Row::of(ellipsis(&r.title, usize::from(area.width).saturating_sub(4)), Role::Dim)]
+        }
+        _ => Vec::new(),
     }
 }
 

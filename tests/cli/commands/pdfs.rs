@@ -67,7 +67,7 @@ fn pdf_files_are_read_in_a_child_process() {
     assert!(!text(Some((2, 2))).contains("first") && text(Some((2, 2))).contains("4711"));
     let file = home.write("scan.pdf", pdf(&["", "", ""]));
     let scan = read_pdf(&file, None).unwrap_err().to_string();
-    assert_eq!(scan, format!("{}: 3 pages, no text layer (probably scanned). Nothing loaded.", file.display()));
+    assert_eq!(scan, format!("{}: 3 pages, no text layer (probably scanned). Nothing was loaded.", file.display()));
     for broken in [&b"%PDF-1.4 and nothing else"[..], &pdf(&["x"])[..200]] {
         let file = home.write("broken.pdf", broken);
         let error = read_pdf(&file, None).unwrap_err().to_string();

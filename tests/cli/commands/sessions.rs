@@ -238,9 +238,32 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
     let unasked = home.run(&["prune", "--all"]);
-    assert!(unasked.status.code() == Some(2) && err(&unasked).contains("Delete 1 session in the trash for good?"));
+    assert_eq!(unasked.status.code(), Some(2));
+    assert_eq!(err(&unasked).trim(), "sala-chat: Not a terminal; add --yes to confirm.");
     let pruned = home.run(&["prune", "--all", "--yes"]);
-    assert!(out(&pruned).contains("0 files; 1 session of the trash deleted for good."), "{}", out(&pruned));
+    assert_eq!(out(&pruned).trim(), "1 session in the trash deleted for good.");
+    assert_eq!(out(&home.run(&["prune"])).trim(), "Nothing to remove.");
+}
+
+#[test]
+fn what_does_not_exist_is_refused_before_a_chat_begins() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("lighthouse", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    for more in [&["--plain"][..], &["-p", "hi"]] {
+        let refused = home.run(&[&["--demo", "-r", "lighthose"][..], more].concat());
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let expected = "sala-chat: No session lighthose. Did you mean lighthouse? sala-chat ls lists them.";
+        assert_eq!(err(&refused).trim(), expected);
+    }
+    let refused = home.run(&["--demo", "--plain", "--follow", "nodir"]);
+    assert_eq!(refused.status.code(), Some(66), "{refused:?}");
+    let refused = home.run(&["--demo", "-f", "https://example.org/a.html", "-p", "hi"]);
+    assert!(err(&refused).contains("Web addresses are not fetched; save the page"), "{refused:?}");
+    let refused = home.run(&["export", "lighthouse", "no/such/x.md"]);
+    assert!(err(&refused).contains("the folder no/such does not exist."), "{refused:?}");
+    // `-y` is accepted as in the other commands that remove.
+    assert!(err(&home.run(&["library", "rm", "-y", "none"])).contains("no document none in the library"));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn a_number_is_a_name_that_no_session_has_by_being_counted() {
     t.sync();
     assert_eq!(opened(&t), ["one", "[1]"]);
     t.send(Request::New(Some("1".into())));
-    t.note_with("a session called \"1\" exists");
+    t.note_with("A session called \"1\" exists: choose another name.");
 }
 
 fn sessions_opened_in_a_run_are_listed_and_reopened() {

@@ -292,6 +292,27 @@ fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
     assert_eq!(s.sent(), [Request::Sessions]);
     s.type_text("/un").press("down enter");
     assert_eq!(s.sent(), [Request::Undo(1)]);
+    // A slash alone lists the commands.
+    s.notify(Notice::Activity(Activity::Idle)).press("ctrl-u").type_text("/").press("enter");
+    assert!(s.app.composer.text() == "/" && s.app.popup.is_some() && s.effects.is_empty(), "{:?}", s.effects);
+}
+
+#[test]
+fn question_marks_alone_are_a_message() {
+    let mut s = open(80, 24);
+    s.type_text("???");
+    assert_eq!(s.app.composer.text(), "???");
+    assert!(s.app.overlay.is_none());
+}
+
+#[test]
+fn an_unknown_theme_is_a_refusal() {
+    let mut s = open(80, 24);
+    s.type_text("/theme mauve").press("enter");
+    assert!(s.effects.contains(&Effect::Theme("mauve".into())), "{:?}", s.effects);
+    s.event(Event::Theme(Err("no theme mauve".into())));
+    assert_eq!((s.app.composer.text(), s.app.refusal.as_deref()), ("/theme mauve", Some("no theme mauve")));
+    assert!(s.app.transcript.window().is_empty() || !format!("{:?}", s.app.transcript.entries()).contains("mauve"));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What a new user meets in the first minutes: refusals, small windows, held messages, long words.
 
+use sala_chat::config::settings::Loaded;
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, Level, Notice, Request};
 use sala_chat::tui::FileRow;
+use sala_chat::tui::options::UiConfig;
 use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;
@@ -103,6 +105,30 @@ fn a_message_of_another_branch_has_its_own_timeline_number() {
 }
 
 #[test]
+fn in_a_small_window_lines_are_cut_between_words_and_marked() {
+    for (width, height) in [(30, 8), (40, 12)] {
+        let mut s = open(width, height);
+        s.type_text("/settings").press("enter");
+        let screen = s.screen();
+        assert!(screen.contains("Esc closes") && screen.contains("... "), "{screen}");
+        s.press("esc end ctrl-u").type_text(&format!("/help {}", "xyzzyqqq ".repeat(40))).press("enter");
+        let screen = s.screen();
+        assert!(screen.contains("!! ") && screen.contains("..."), "{screen}");
+        s.press("end ctrl-u").type_text("And then?");
+        let screen = s.screen();
+        assert!(screen.contains("newline") && !screen.contains("command"), "{screen}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_settings_file_is_a_note_at_the_start() {
+    let mut settings = Loaded::default();
+    settings.warnings.push("c.toml: unknown key ui.tehme".into());
+    let mut s = Stage::with(UiConfig { settings, ..UiConfig::default() }, 80, 24).ready(demo());
+    assert!(s.screen().contains("!  c.toml: unknown key ui.tehme"), "{}", s.screen());
+}
+
+#[test]
 fn help_is_two_columns_with_a_filter() {
     for (width, height) in SIZES {
         let mut s = open(width, height);
@@ -120,7 +146,8 @@ fn help_is_two_columns_with_a_filter() {
         assert!(columns.len() == 2 && columns[0] == columns[1], "{screen}");
         assert!(screen.contains("Alt-B"), "keys are found, too: {screen}");
         s.press("esc").type_text("/keys").press("enter").type_text("panel");
-        assert!(s.screen().contains("Ctrl-O"), "{}", s.screen());
+        let screen = s.screen();
+        assert!(screen.contains("Ctrl-O") && screen.contains("Enter or Esc closes"), "{screen}");
     }
 }
 
@@ -158,6 +185,9 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.notify(Notice::Sessions(rows));
         let first = |s: &mut Stage| s.screen().lines().find(|l| l.contains(" > ")).map(str::to_owned).unwrap();
         let by_date = first(&mut s);
+        assert!(s.screen().contains("Sessions by date"), "{}", s.screen());
+        s.type_text("nothing").press("ctrl-u");
+        assert_eq!(first(&mut s), by_date);
         s.press("ctrl-s");
         assert!(s.screen().contains("Sessions by name"), "{}", s.screen());
         s.press("ctrl-s");
