@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use super::folder::{errors_from, is_part};
-use super::write::{Claim, remove, write_text};
+use super::write::{Claim, NOTES, remove, write_text};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::engine::protocol::Cancel;
@@ -27,9 +27,6 @@ pub enum Condition {
     /// The system's error; the contents may be whole.
     Unreadable(String),
 }
-
-/// Not a file of the model: removed once the index exists.
-pub(super) const NOTES: &str = ".sala-chat.hashes";
 
 /// Hash of all bytes of a part, by the name of its file.
 pub(super) type Hashes = BTreeMap<String, String>;

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::check::NOTES;
 use super::statistics::STATISTICS;
-use super::write::{LOCK, is_claimed, is_partial, remove_lock};
+use super::write::{LOCK, NOTES, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::model::published::is_of_an_earlier_version;
