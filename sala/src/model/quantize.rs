@@ -155,7 +155,7 @@ pub fn quantize_claimed(
     let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
     let index = serde_json::json!({ "metadata": metadata, "weight_map": index });
     write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
-    remove(&out.join(folder::NOTES))?;
+    remove(&out.join(write::NOTES))?;
     Ok(Some(total))
 }
 

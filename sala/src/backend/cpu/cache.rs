@@ -111,7 +111,7 @@ impl Cache {
         }
     }
 
-    /// By array: rows with their lanes stored together.
+    /// By array: number of rows that store their lanes together.
     fn panels(&self) -> [Option<usize>; 4] {
         [Some(self.block), None, Some(PANEL), Some(PANEL)]
     }

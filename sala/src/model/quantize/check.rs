@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::folder::{NOTES, errors_from, is_part};
-use super::write::{Claim, remove, write_text};
+use super::folder::{errors_from, is_part};
+use super::write::{Claim, NOTES, remove, write_text};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::engine::protocol::Cancel;

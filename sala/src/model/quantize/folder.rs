@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::statistics::STATISTICS;
-use super::write::{LOCK, is_claimed, is_partial, remove_lock};
+use super::write::{LOCK, NOTES, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::core::files;
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::seal::{MADE_FROM, header, is_finished, is_passing, read_index};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
-
-/// Not a file of the model: removed once the index exists.
-pub(super) const NOTES: &str = ".sala-chat.hashes";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {

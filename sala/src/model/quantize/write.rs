@@ -21,6 +21,8 @@ const PARTIAL: &str = ".part-";
 const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
 pub(super) const LOCK: &str = ".sala-chat.lock";
+/// Hashes of the parts of an unfinished folder: removed once the index exists.
+pub(super) const NOTES: &str = ".sala-chat.hashes";
 const TRIES: usize = 100;
 const BUFFER_BYTES: usize = 1 << 20;
 /// From this size on several cores hash faster than one.
