@@ -60,7 +60,8 @@ fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
     let (whole, none) = (format!("{short}; type to start a new one"), String::new());
     let left = |before: &str, rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
     let shown = width(name).min(24);
-    let before = ["Enter continues ", "Enter: "].into_iter().find(|before| left(before, "") >= shown).unwrap_or("Enter: ");
+    let before =
+        ["Enter continues ", "Enter: "].into_iter().find(|before| left(before, "") >= shown).unwrap_or("Enter: ");
     let left = |rest: &str| left(before, rest);
     let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= shown).unwrap_or(&none);
     let name = ellipsis(&line(name), left(rest));
