@@ -45,8 +45,9 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
 }
 
 /// Refuses a session that does not exist, before a model is loaded. One in the trash comes back when it is resumed.
-pub(super) fn check_choice(context: &Context, choice: &SessionChoice) -> Result<(), Failure> {
-    let SessionChoice::Named(name) = choice else { return Ok(()) };
+pub(super) fn check_choice(context: &Context, choice: &SessionChoice, save: bool) -> Result<(), Failure> {
+    // --no-save with a session is refused when it is opened.
+    let (SessionChoice::Named(name), true) = (choice, save) else { return Ok(()) };
     // A store that cannot be read is reported when it is opened.
     let Ok(store) = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), open::limits(context)) else {
         return Ok(());

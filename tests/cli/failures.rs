@@ -318,7 +318,7 @@ fn weights_left_by_a_killed_start_are_counted_when_removed() {
     assert!(out(&doctor).contains("from unfinished packing"), "{}", out(&doctor));
     assert!(!out(&doctor).contains("make the next start faster"), "{}", out(&doctor));
     let pruned = home.run(&["prune"]);
-    assert!(out(&pruned).contains("freed in 2 files;"), "{}{}", out(&pruned), err(&pruned));
+    assert!(out(&pruned).contains("freed in 2 files."), "{}{}", out(&pruned), err(&pruned));
     assert!(!home.0.path().join(folder).exists());
 }
 
