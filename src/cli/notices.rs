@@ -62,7 +62,7 @@ pub(super) fn attend(
     Ok(Attended { whole: opened.ended(), signal: ending.signal(), failed, unsaved })
 }
 
-/// The same for requests of a command: in a session that nobody will continue, and with nothing to write meanwhile.
+/// The same for requests of a command: in a session that ends with it, and with nothing to write meanwhile.
 pub(super) fn serve_requests(
     context: &Context,
     requests: impl IntoIterator<Item = Request>,

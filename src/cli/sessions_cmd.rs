@@ -44,7 +44,7 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     }
 }
 
-/// Refuses a session that does not exist, before a model is loaded. One in the trash comes back when it is resumed.
+/// Refuses a session that does not exist, before a model is loaded. Resuming restores one from the trash.
 pub(super) fn check_choice(context: &Context, choice: &SessionChoice, save: bool) -> Result<(), Failure> {
     // --no-save with a session is refused when it is opened.
     let (SessionChoice::Named(name), true) = (choice, save) else { return Ok(()) };

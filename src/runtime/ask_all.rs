@@ -19,6 +19,9 @@ use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
 use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
 
+/// Reasons below the table; the table itself may cut them.
+const SHOWN_REASONS: usize = 3;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// State is kept, and only a system text precedes the document.
