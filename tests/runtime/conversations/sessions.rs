@@ -144,7 +144,7 @@ fn sessions_opened_in_a_run_are_listed_and_reopened() {
     t.note_with("in the trash");
     assert_eq!(opened(&t), ["one", "[renamed]"]);
     // No name is one that means a session, in whatever way it is given.
-    let refused = "\"last\" means the session changed last: choose another name";
+    let refused = "\"last\" means the session changed last: choose another name.";
     let last = || Some("last".to_owned());
     for request in [Request::Rename("last".into()), Request::Fork { at: None, name: last() }, Request::New(last())] {
         assert_eq!(t.note(request), refused);
