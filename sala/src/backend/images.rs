@@ -47,7 +47,7 @@ pub trait Images: Memory {
     fn sync_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
-    /// From now on this token ends any wait for rows in flight with [`BackendError::Stopped`].
+    /// From now on this token ends any wait for rows in flight with [`crate::backend::BackendError::Stopped`].
     fn stop_on(&mut self, _cancel: Option<&Cancel>) {}
     /// While true, work may wait for rows, and its duration says nothing about the device.
     fn rows_in_flight(&self) -> bool {
