@@ -66,7 +66,7 @@ fn going_back_from_a_stopped_load_works_without_the_server() {
     let Terminal { mut chat, .. } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
     let question_id = stopped(&mut chat, &permit);
     chat.send(Request::Choose { question: question_id, key: '2' });
-    chat.note_with("Kept what was read");
+    chat.wait("what was read", |n| matches!(n, Notice::Session(_)).then_some(()));
     // The end of the part waits at the gate.
     server.kill();
     chat.note_with("has ended");

@@ -142,7 +142,7 @@ fn a_chat_killed_while_parked_resumes_from_its_kept_state() {
     std::fs::write(home.path().join("notes.txt"), text).unwrap();
     let mut chat = Plain::start(home.path(), &["notes.txt"]);
     chat.line("What is 17 + 25?");
-    let answered = chat.until("42");
+    let answered = chat.until("= 42");
     rustix::process::kill_process(rustix::process::Pid::from_child(&chat.child), rustix::process::Signal::USR1)
         .unwrap();
     chat.until("Parked: the memory of the model is free.");
@@ -152,7 +152,7 @@ fn a_chat_killed_while_parked_resumes_from_its_kept_state() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&chat.child), rustix::process::Signal::USR1)
         .unwrap();
     chat.line("What is 17 + 25?");
-    let again = chat.until("42");
+    let again = chat.until("= 42");
     assert_eq!(answered.last(), again.last());
     chat.line("/park");
     chat.until("Parked: the memory of the model is free.");
