@@ -107,7 +107,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     }
     let records = store.sessions(SessionFilter::Live, LISTED)?;
     // The list matters more than its sizes. Texts are counted only where they are shown.
-    let sizes = if args.sizes || context.json { store.sizes() } else { store.state_sizes() }.ok();
+    let sizes = if args.sizes || context.json { store.sizes(None) } else { store.state_sizes() }.ok();
     let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {

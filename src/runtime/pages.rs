@@ -83,7 +83,7 @@ impl State {
         rows.push(("of this", format!("weights {weights}, state {state}, work {work}{host}")));
         rows.push(("kept state", format!("{} on disk{beyond}", bytes(kept))));
         if let Some(id) = self.here.id {
-            let disk = self.disk.store.sizes()?.sessions.remove(&id).unwrap_or_default();
+            let disk = self.disk.store.sizes(Some(id))?.sessions.remove(&id).unwrap_or_default();
             let [state, own, text, written] = [disk.state, disk.own, disk.text, disk.written].map(bytes);
             let text = format!("state {state} ({own} not shared), text {text}; {written} of state written so far");
             rows.push(("this session", text));

@@ -129,21 +129,22 @@ impl Store {
         self.disk.look(&self.layout.database).map_or(0, |l| l.bytes)
     }
 
-    /// All sizes. Reads all messages: use [`Store::state_sizes`] where that suffices.
-    pub fn sizes(&self) -> Result<Sizes> {
+    /// All sizes. Reads the messages of one session or of all; [`Store::state_sizes`] reads none.
+    pub fn sizes(&self, of: Option<SessionId>) -> Result<Sizes> {
         let mut sizes = self.state_sizes()?;
-        self.read(|db| {
-            let sql = "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message GROUP BY session";
-            let texts: Vec<_> = query::rows(db, sql, [], |r| Ok((SessionId(r.get(0)?), count_at(r, 1))))?;
+        self.read(move |db| {
+            let which = of.map_or(String::new(), |session| format!(" WHERE session = {}", session.0));
+            let sum = "SELECT session, sum(octet_length(text) + octet_length(thinking)) FROM message";
+            let sql = format!("{sum}{which} GROUP BY session");
+            let texts: Vec<_> = query::rows(db, &sql, [], |r| Ok((SessionId(r.get(0)?), count_at(r, 1))))?;
             for (session, text) in texts {
                 sizes.sessions.entry(session).or_default().text = text;
             }
             for (session, written) in properties(db, WRITTEN)? {
                 sizes.sessions.entry(session).or_default().written = written.parse().unwrap_or_default();
             }
-            Ok(())
-        })?;
-        Ok(sizes)
+            Ok(sizes)
+        })
     }
 
     /// As [`Store::sizes`], of state alone: neither texts nor what was written so far.

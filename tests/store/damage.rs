@@ -241,7 +241,7 @@ fn parents_that_form_a_ring_end_the_path_and_nothing_hangs() {
         assert!(path.len() <= 7 && path.iter().any(|m| m.text == "answer 2"), "{n}");
         assert_eq!(path.iter().any(|m| m.text.starts_with("[This message is damaged")), n < 2, "{n}");
         let _ = store.load_path(&chat.tip.unwrap());
-        let _ = store.sizes().unwrap();
+        let _ = store.sizes(None).unwrap();
         let _ = store.thin(chat.session);
         let _ = store.collect();
         let _ = store.documents().unwrap();

@@ -273,8 +273,12 @@ fn databases() {
                     let _ = store.export(session.id, ExportFormat::Json, Scope::Tree);
                     let _ = store.thin(session.id);
                 }
-                let _ =
-                    (store.search("question", 10, &Watch::NONE), store.documents(), store.sizes(), store.prompts(10));
+                let _ = (
+                    store.search("question", 10, &Watch::NONE),
+                    store.documents(),
+                    store.sizes(None),
+                    store.prompts(10),
+                );
                 let _ = (store.check(), store.collect(), store.empty_trash(Some(0)));
             }
         }

@@ -92,5 +92,5 @@ fn figures() {
     let begun = Instant::now();
     assert_eq!(bench.store.search(&words[300_000], 1, &Watch::NONE).unwrap().len(), 1);
     println!("found in {:.1} ms", ms(begun));
-    println!("database {} MB", bench.store.sizes().unwrap().database_bytes / 1_000_000);
+    println!("database {} MB", bench.store.sizes(None).unwrap().database_bytes / 1_000_000);
 }

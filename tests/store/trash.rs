@@ -106,19 +106,19 @@ fn a_session_keeps_its_folder_and_what_was_written_until_it_is_deleted_for_good(
     let lock = store.lock_session(two, "two").unwrap();
     assert_eq!(here().as_deref(), Some("one"), "a session in use is not offered");
     drop(lock);
-    let before = store.sizes().unwrap();
+    let before = store.sizes(None).unwrap();
     let sizes = before.sessions[&two];
     assert!(sizes.written > 0 && sizes.written == sizes.state && sizes.own == sizes.state, "{sizes:?}");
     assert_eq!(sizes.text, "a longer questionanswer".len() as u64);
     // State that is removed stays counted.
     store.drop_all_state(&[]).unwrap();
-    let pruned = store.sizes().unwrap().sessions[&two];
+    let pruned = store.sizes(None).unwrap().sessions[&two];
     assert_eq!((pruned.state, pruned.written), (0, sizes.written));
     store.delete(two).unwrap();
     assert_eq!(here().as_deref(), Some("one"));
     store.empty_trash(Some(0)).unwrap();
     assert_eq!(store.properties(FOLDER).unwrap().into_keys().collect::<Vec<_>>(), [one]);
-    assert!(!store.sizes().unwrap().sessions.contains_key(&two));
+    assert!(!store.sizes(None).unwrap().sessions.contains_key(&two));
 }
 
 #[test]

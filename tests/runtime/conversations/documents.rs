@@ -271,7 +271,7 @@ fn a_run_that_is_killed_while_a_cpu_reads_keeps_what_was_read() {
     t.send(load());
     let store = support::store(&dir.path().join("data"));
     let deadline = std::time::Instant::now() + support::PATIENCE;
-    while store.sizes().unwrap().state_bytes == 0 {
+    while store.sizes(None).unwrap().state_bytes == 0 {
         assert!(std::time::Instant::now() < deadline, "no state of the first piece");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -294,7 +294,7 @@ fn a_session_that_is_not_saved_uses_the_state_that_is_kept() {
     let other = self::dir();
     write_notes(other.path());
     let kept = support::store(&dir.path().join("data"));
-    let before = kept.sizes().unwrap().state_bytes;
+    let before = kept.sizes(None).unwrap().state_bytes;
     let setup = Setup { discard: true, kept: Some(std::sync::Arc::clone(&kept)), ..Setup::default() };
     let mut t = Chat::new(other.path(), setup);
     let note = t.load("notes.txt");
@@ -309,7 +309,10 @@ fn a_session_that_is_not_saved_uses_the_state_that_is_kept() {
     t.send(Request::Load { paths: Vec::new(), options });
     t.note_with("from library");
     t.quit();
-    assert_eq!((kept.sizes().unwrap().state_bytes, kept.sessions(SessionFilter::Live, 9).unwrap().len()), (before, 1));
+    assert_eq!(
+        (kept.sizes(None).unwrap().state_bytes, kept.sessions(SessionFilter::Live, 9).unwrap().len()),
+        (before, 1)
+    );
 }
 
 with_both_tokenizers!(

@@ -195,7 +195,7 @@ fn the_budget_drops_old_state_but_never_text_or_the_open_path() {
     let images = old.segments.iter().map(|s| (s.id(), image(s))).collect();
     assert!(is_saved(&bench.save(Save { changes: vec![], images })));
     assert_eq!(restore(store, &old.tip.unwrap(), 0).unwrap().plan.usable, 3);
-    let sizes = store.sizes().unwrap();
+    let sizes = store.sizes(None).unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
     assert_eq!(sizes.sessions[&old.session].state + sizes.sessions[&new.session].own, sizes.state_bytes);
 }
