@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use super::args::{self, Cli};
 use super::dirs::Dirs;
-use super::sessions_cmd::LISTED;
+use super::open::LISTED;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::table::ROWS;
 use crate::core::sanitize::sanitize_line;

@@ -265,13 +265,11 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
     match task {
         Task::Ask(ask) => {
             check_paths(context, &ask.files)?;
-            sessions_cmd::check_choice(context, &ask.session, ask.save)?;
             oneshot::run(context, &ask)
         }
         Task::Chat(chat) => {
             check_paths(context, &chat.paths)?;
             check_paths(context, &chat.follow)?;
-            sessions_cmd::check_choice(context, &chat.session, chat.save)?;
             chat::run(context, &chat)
         }
         Task::Command(command) => match command {

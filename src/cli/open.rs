@@ -25,7 +25,7 @@ use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Openi
 use crate::store::{LAST, Scratch};
 use crate::text::TextModel;
 use crate::text::sources::SourceOptions;
-pub(super) use stores::{folder_of_requests, library_names, limits};
+pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, near};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
 };
@@ -235,6 +235,9 @@ pub fn runtime(
         // Where nothing was ever saved, or it cannot be read, there is nothing to use.
         false => scratch(context).map(|(store, dir)| (store, Some(dir), store_to_read(context).ok()))?,
     };
+    if let SessionChoice::Named(name) = session {
+        check_name(&store, name)?;
+    }
     let Some(engine) = engine.started() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };

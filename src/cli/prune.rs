@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::args::PruneArgs;
 use super::columns::when;
-use super::sessions_cmd::{LISTED, confirmed};
+use super::open::LISTED;
+use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, open};
 use crate::core::sanitize::Clean;
 use crate::core::{bytes, counted};

@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::args::{ExportArgs, LsArgs, SessionChoice};
+use super::args::{ExportArgs, LsArgs};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
@@ -14,14 +13,10 @@ use crate::core::{bytes, counted};
 use crate::runtime::protocol::{ExportFormat, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
-use crate::store::{
-    LAST, Overwrite, RealDisk, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch,
-};
-use crate::text::near::meant;
+use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
 
-pub(super) const LISTED: usize = 100_000;
 const COLUMNS: usize = 54;
 const HITS: usize = 200;
 
@@ -36,29 +31,10 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
             Err(failure.hint(format!("Back with: sala-chat -r {}", shell_word(name))))
         }
         Err(e @ StoreError::NoSession { .. }) => {
-            let records = store.sessions(SessionFilter::Live, LISTED)?;
-            let near = meant(name, records.iter().map(|r| r.name.as_str()));
+            let near = open::near(store, name)?;
             Err(Failure::new(Exit::Failure, format!("{e}.{near}").trim_end_matches('.')))
         }
         found => Ok(found?),
-    }
-}
-
-/// Refuses a session that does not exist, before a model is loaded. Resuming restores one from the trash.
-pub(super) fn check_choice(context: &Context, choice: &SessionChoice, save: bool) -> Result<(), Failure> {
-    // --no-save with a session is refused when it is opened.
-    let (SessionChoice::Named(name), true) = (choice, save) else { return Ok(()) };
-    // A store that cannot be read is reported when it is opened.
-    let Ok(store) = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), open::limits(context)) else {
-        return Ok(());
-    };
-    match store.session_named(name) {
-        Err(StoreError::NoSession { .. }) if name != LAST && matches!(store.trashed_session(name), Ok(None)) => {
-            let records = store.sessions(SessionFilter::Live, LISTED)?;
-            let near = meant(name, records.iter().map(|r| r.name.as_str()));
-            Err(Failure::new(Exit::Failure, format!("No session {name}.{near} sala-chat ls lists them.")))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -101,11 +77,11 @@ fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     if args.trash {
-        let records = store.sessions(SessionFilter::Trashed, LISTED)?;
+        let records = store.sessions(SessionFilter::Trashed, open::LISTED)?;
         return context
             .result(|| records.iter().map(|r| trashed_row(&store, r)).collect(), || trashed(&store, &records));
     }
-    let records = store.sessions(SessionFilter::Live, LISTED)?;
+    let records = store.sessions(SessionFilter::Live, open::LISTED)?;
     // The list matters more than its sizes. Texts are counted only where they are shown.
     let sizes = if args.sizes || context.json { store.sizes(None) } else { store.state_sizes() }.ok();
     let rows = session_rows(&store, records, None, sizes.as_ref());

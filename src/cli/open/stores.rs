@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::cli::{Context, Failure, dirs, out};
 use crate::core::sanitize::Clean;
 use crate::core::{Exit, places};
-use crate::store::{Access, Limits, RealDisk, Scratch, Store, StoreError};
+use crate::store::{Access, LAST, Limits, RealDisk, Scratch, SessionFilter, Store, StoreError};
+use crate::text::near::meant;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -117,4 +118,23 @@ pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
     let data = dir.path().join("data");
     let store = Store::open(&data, Arc::new(RealDisk), limits)?;
     Ok((Arc::new(store), dir))
+}
+
+/// Most sessions that are listed at once.
+pub(in crate::cli) const LISTED: usize = 100_000;
+
+/// ` Did you mean NAME?` after the name of a session that does not exist.
+pub(in crate::cli) fn near(store: &Store, name: &str) -> Result<String, Failure> {
+    let records = store.sessions(SessionFilter::Live, LISTED)?;
+    Ok(meant(name, records.iter().map(|r| r.name.as_str())))
+}
+
+/// Refuses to resume a session that does not exist. Resuming restores one from the trash.
+pub(in crate::cli) fn check_name(store: &Store, name: &str) -> Result<(), Failure> {
+    let missing = name != LAST && matches!(store.session_named(name), Err(StoreError::NoSession { .. }));
+    if missing && matches!(store.trashed_session(name), Ok(None)) {
+        let near = near(store, name)?;
+        return Err(Failure::new(Exit::Failure, format!("No session {name}.{near} sala-chat ls lists them.")));
+    }
+    Ok(())
 }
