@@ -11,6 +11,7 @@ mod found;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -163,6 +164,7 @@ impl Nvidia {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
+        OPEN.fetch_add(1, Ordering::AcqRel);
         Ok(Nvidia {
             device,
             context,
@@ -293,6 +295,9 @@ fn event_of(event: &Event) -> sys::CUevent {
     event.0 as sys::CUevent
 }
 
+/// Devices that this process has open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
 impl Drop for Nvidia {
     fn drop(&mut self) {
         if self.bind("close").is_err() {
@@ -310,6 +315,11 @@ impl Drop for Nvidia {
             let _ = result::stream::destroy(self.copy);
             let _ = result::stream::destroy(self.proof);
             let _ = result::primary_ctx::release(self.device);
+            // cuBLASLt keeps the context alive, and half a gigabyte with it. Only a reset frees that; what else this process
+            // has open lives in the same context.
+            if OPEN.fetch_sub(1, Ordering::AcqRel) == 1 {
+                let _ = sys::cuDevicePrimaryCtxReset_v2(self.device).result();
+            }
         }
     }
 }
