@@ -302,7 +302,7 @@ impl Driver for Emulated {
         let op = Op::Launch {
             kernel: launch.kernel,
             grid: launch.grid,
-            block: launch.block,
+            block: [launch.threads, 1, 1],
             shared_bytes: launch.shared_bytes,
             args: launch.args.to_vec(),
         };

@@ -92,9 +92,9 @@ impl Cache {
     }
 
     /// Elements between tiles of keys and values, and of compressed keys.
-    pub(super) fn tiles(&self) -> Result<[u32; 2]> {
+    pub(super) fn tiles(&self) -> [usize; 2] {
         let [k, _, k1, _] = &self.columns;
-        Ok([k.tile()?, k1.tile()?])
+        [k.tile(), k1.tile()]
     }
 
     /// Rows of array `index` (k, v, k1 or k2), and the home of their memory.

@@ -15,9 +15,9 @@ use std::sync::{Arc, Weak};
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
 use super::joined::{Columns, Joined};
+use super::launch;
 use super::tables::Entry;
 use super::tensors::HEAD;
-use super::{launch, u32_of};
 use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};
 use crate::core::spec::SparseSpec;
@@ -103,10 +103,10 @@ impl Paged {
             table: self.table.ptr(),
             owner: pool.owner.ptr(),
             stamp: pool.stamp.ptr(),
-            slots: u32_of(pool.slots)?,
-            blocks: u32_of(self.blocks)?,
-            from: u32_of(from)?,
-            kv_heads: u32_of(pool.kv_heads)?,
+            slots: pool.slots,
+            blocks: self.blocks,
+            from,
+            kv_heads: pool.kv_heads,
         };
         // SAFETY: the table has this many blocks, the pool as many slots, a KV head each; both outlive the queue's work.
         unsafe { launch.launch(self.device.driver()) }

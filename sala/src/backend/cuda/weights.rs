@@ -7,7 +7,7 @@ use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::staging::Outgoing;
 use super::tensors::{Matrix, Part};
-use super::{Cuda, launch, shape, u32_of};
+use super::{Cuda, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::engine::protocol::Dtype;
@@ -222,14 +222,11 @@ impl Cuda {
         let Couples { memory: w, form, pairs } = couples;
         for (i, turns) in pairs.turns.iter().enumerate() {
             let from = self.places_of(*form, i, &turns.from)?;
-            let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes].map(u32_of);
-            let (first, bytes, pair_bytes) = (first?, bytes?, pair_bytes?);
-            let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples)?);
+            let (first, bytes, units) = (turns.first, turns.bytes, turns.units);
+            let (pair_bytes, couples) = (pairs.pair_bytes, pairs.couples);
+            let turns = launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples };
             // SAFETY: the memory has room for all pairs of both; the table covers the units of one place.
-            unsafe {
-                launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples }
-                    .launch(self.device.driver())?
-            };
+            unsafe { turns.launch(self.device.driver())? };
         }
         Ok(())
     }

@@ -55,8 +55,8 @@ impl Driver for Nvidia {
         }
         self.bind("tensor map")?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let size = [of.width, of.rows, of.tiles, 2].map(u64::from);
-        let strides = [u64::from(of.width) * VALUE, u64::from(of.tile) * VALUE, of.second];
+        let size = [of.width, of.rows, of.tiles, 2].map(|n| n as u64);
+        let strides = [of.width as u64 * VALUE, of.tile as u64 * VALUE, of.second];
         // SAFETY: the arrays have as many values as the rank asks for; memory is not looked at.
         unsafe {
             sys::cuTensorMapEncodeTiled(
