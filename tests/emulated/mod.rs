@@ -10,6 +10,7 @@
 //! `int sala_emulator_launch(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, void **args)`
 //! (0: done; anything else: see `const char *sala_emulator_error(void)`).
 
+mod counts;
 mod library;
 mod memory;
 

@@ -111,10 +111,6 @@ impl Cache {
         self.in_flight = in_flight;
     }
 
-    pub(super) fn wants(&self, limit: usize) -> u64 {
-        if self.place == 0 { self.joined().wants(limit) } else { 0 }
-    }
-
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         if self.place == 0 { self.joined().wants_anew(keep, limit) } else { 0 }
     }

@@ -79,7 +79,7 @@ impl Cuda {
         match pass {
             Pass::Prefill { rows } => {
                 let input = self.plain_input(x, w, rows)?;
-                self.gemm(input, w, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
+                self.gemm(input, w, None, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
             }
             // This pass may be recorded, and CUDA graphs contain no library calls.
             Pass::Verify { rows } => self.own_gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),

@@ -220,13 +220,7 @@ impl Joined {
         Ok(column.rows(rows))
     }
 
-    pub(super) fn wants(&self, limit: usize) -> u64 {
-        let limit = limit.min(self.limit);
-        let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);
-        here.map(|tiles| tiles.array.wants(tiles.holding(limit)) as u64).sum()
-    }
-
-    /// The same after [`Joined::own`] of `keep`.
+    /// Device bytes that [`Joined::reserve`] of `limit` would allocate after [`Joined::own`] of `keep`.
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         let (keep, limit) = (keep.min(self.limit), limit.min(self.limit));
         let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);

@@ -61,7 +61,7 @@ impl Cuda {
         self.narrow(Narrow { values: to.ptr(), scales: scales.ptr() }, from.ptr(), rows, n)?;
         let bytes = self.staging.fetch(to.ptr(), values.len())?;
         let scales = self.staging.fetch(scales.ptr(), rows * 4)?;
-        Ok((bytes, scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
+        Ok((bytes, scales.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()))
     }
 
     /// f32 rows of `n` values after a norm and a gate (either may be empty) in e4m3 with their scales, made directly
@@ -137,7 +137,7 @@ impl Cuda {
         self.segment_at(usize::MAX);
         let gemm = self.best(|b| {
             let input = b.plain_input(x_ptr, &w, n)?;
-            b.gemm(input, &w, Output { d: d_ptr, ldd: n, to: GemmOut::Bf16, scale: 1.0 })
+            b.gemm(input, &w, None, Output { d: d_ptr, ldd: n, to: GemmOut::Bf16, scale: 1.0 })
         })?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }

@@ -68,20 +68,17 @@ impl Nvidia {
     /// # Safety
     /// `handle` holds `bytes`, a multiple of the granularity; nothing is mapped at `at` yet.
     unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<()> {
-        let say = |e: result::DriverError| failed(format!("mapping {bytes} bytes"), e);
         let access = sys::CUmemAccessDesc {
             location: allocation_kind(self.device).location,
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the caller's.
-        unsafe {
-            sys::cuMemMap(at, bytes, 0, handle, 0).result().map_err(say)?;
-            if let Err(e) = sys::cuMemSetAccess(at, bytes, &raw const access, 1).result() {
+        self.call(format_args!("mapping {bytes} bytes"), || unsafe {
+            sys::cuMemMap(at, bytes, 0, handle, 0).result()?;
+            sys::cuMemSetAccess(at, bytes, &raw const access, 1).result().inspect_err(|_| {
                 let _ = sys::cuMemUnmap(at, bytes);
-                return Err(say(e));
-            }
-        }
-        Ok(())
+            })
+        })
     }
 
     fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
@@ -180,8 +177,18 @@ impl Nvidia {
     }
 
     fn bind(&self, op: &str) -> Result<()> {
+        self.call(format_args!("{op}"), || Ok(()))
+    }
+
+    /// Makes the context current and calls the driver; `what` names a call that fails.
+    fn call<T>(
+        &self,
+        what: std::fmt::Arguments<'_>,
+        work: impl FnOnce() -> Result<T, result::DriverError>,
+    ) -> Result<T> {
         // SAFETY: retained in `open`, released in `drop`.
-        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
+        let current = unsafe { result::ctx::set_current(self.context) };
+        current.and_then(|()| work()).map_err(|e| failed(what.to_string(), e))
     }
 
     fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {

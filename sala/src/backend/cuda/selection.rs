@@ -11,13 +11,12 @@ use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 /// A prefill pass computes scores in parts of at most this size.
 const SCORE_BYTES: usize = 32 << 20;
 
-/// Sums over rows of thoughts, and of the answer: `[score_blocks][2]` u64 each.
+/// By [`MassOf`], sums over rows: `[score_blocks][2]` u64 each.
 pub struct Sums([DeviceBuffer; 2]);
 
 impl Sums {
-    pub(super) fn both(&self) -> [&DeviceBuffer; 2] {
-        let Sums([thoughts, answer]) = self;
-        [thoughts, answer]
+    pub(super) fn both(&self) -> &[DeviceBuffer; 2] {
+        &self.0
     }
 }
 
@@ -174,7 +173,7 @@ impl Selection {
     }
 
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
-        self.sums.both()[of as usize]
+        &self.sums.0[of as usize]
     }
 
     /// Rows of a prefill pass with scores over `blocks` blocks that fit at once; a multiple of 8.

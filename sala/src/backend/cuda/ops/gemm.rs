@@ -97,12 +97,8 @@ impl Output {
 impl Cuda {
     /// One GEMM of a prefill pass. The program's own kernel computes the first rows of a segment, the library the
     /// rest: the split is a function of the row's place in its segment, never of time.
-    pub(in crate::backend::cuda) fn gemm(&mut self, input: Input, w: &Matrix, output: Output) -> Result<()> {
-        self.gemm_of(input, w, None, output)
-    }
-
-    /// The same for the sections of `w` in columns `only`, or for all.
-    pub(super) fn gemm_of(
+    /// For the sections of `w` in columns `only`, or for all.
+    pub(in crate::backend::cuda) fn gemm(
         &mut self,
         input: Input,
         w: &Matrix,

@@ -76,7 +76,7 @@ impl Rows for Cuda {
             Pass::Prefill { rows } => {
                 let input = self.gated_input(h, normed_by(norm), eps, w, only.as_ref(), rows)?;
                 let output = Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 };
-                self.gemm_of(input, w, only.as_ref(), output)
+                self.gemm(input, w, only.as_ref(), output)
             }
         }
     }
@@ -142,7 +142,7 @@ impl Rows for Cuda {
                     return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
                 let input = self.plain_input(from, w, rows)?;
-                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
+                self.gemm(input, w, None, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
     }
@@ -199,7 +199,7 @@ impl Rows for Cuda {
             Pass::Prefill { rows } => {
                 self.ready.forget();
                 let input = self.gated_input(o, way, eps, w, None, rows)?;
-                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
+                self.gemm(input, w, None, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
     }

@@ -260,8 +260,7 @@ impl Sparse for Cuda {
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
-        let [thoughts, answer] = sel.sums.both();
-        for buffer in [&sel.mass, thoughts, answer] {
+        for buffer in sel.sums.both().iter().chain([&sel.mass]) {
             // SAFETY: the buffer has this size.
             unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute)? };
         }
@@ -275,11 +274,8 @@ impl Sparse for Cuda {
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
         let blocks = self.step.position().div_ceil(BLOCK).min(sel.plan.score_blocks);
         let data = self.staging.fetch(sel.sum(of).ptr(), blocks * 16)?;
-        let words: Vec<u64> = data
-            .chunks_exact(8)
-            .map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]]))
-            .collect();
-        Ok(words.chunks_exact(2).map(|pair| BlockMass { chosen: pair[0], forced: pair[1] }).collect())
+        let pairs = data.chunks_exact(16).map(bytemuck::pod_read_unaligned);
+        Ok(pairs.map(|[chosen, forced]: [u64; 2]| BlockMass { chosen, forced }).collect())
     }
 
     fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {
