@@ -10,6 +10,7 @@
 //! `int sala_emulator_launch(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, void **args)`
 //! (0: done; anything else: see `const char *sala_emulator_error(void)`).
 
+mod counts;
 mod library;
 mod memory;
 
@@ -302,7 +303,7 @@ impl Driver for Emulated {
         let op = Op::Launch {
             kernel: launch.kernel,
             grid: launch.grid,
-            block: launch.block,
+            block: [launch.threads, 1, 1],
             shared_bytes: launch.shared_bytes,
             args: launch.args.to_vec(),
         };

@@ -1,4 +1,3 @@
-use super::room::PoolCounts;
 use super::sections::Section;
 use super::{BufKind, Form, Result, WeightView, internal};
 use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
@@ -110,17 +109,13 @@ pub trait Memory: Sized + Send + 'static {
     /// steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
     /// Bytes that [`Memory::reserve`] of `limit` positions would allocate.
-    fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;
-    /// The same after [`Images::own_rows`](super::Images::own_rows) of `keep`, which replaces shared memory.
-    fn wants_anew(&self, cache: &Self::Cache, _keep: usize, limit: usize) -> u64 {
-        self.wants(cache, limit)
+    fn wants(&self, cache: &Self::Cache, limit: usize) -> u64 {
+        self.wants_anew(cache, usize::MAX, limit)
     }
+    /// The same after [`Images::own_rows`](super::Images::own_rows) of `keep`, which replaces shared memory.
+    fn wants_anew(&self, cache: &Self::Cache, keep: usize, limit: usize) -> u64;
     /// Bytes still available to caches and states; `None` if unknown.
     fn room(&self) -> Result<Option<u64>>;
-    /// Lookups of verify passes in the pools of blocks so far; `None` where keys and values are on the device. Waits.
-    fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
-        Ok(None)
-    }
     /// Estimated seconds that a prefill pass after `positions` tokens waits for their rows, however short it is: 0
     /// where keys and values are on the device.
     fn row_seconds(&self, _positions: usize) -> f64 {

@@ -2,8 +2,6 @@
 //! pool of their blocks on the device. The estimates use only the model's shape; the allocators count the actual
 //! memory.
 
-use serde::Serialize;
-
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::core::{bytes, grouped};
 
@@ -48,30 +46,6 @@ impl PagedPlan {
         let short =
             || format!("{} of memory are free here, enough for {} tokens", bytes(free), grouped(fits / 1024 * 1024));
         (free < self.host).then(short)
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PoolCounts {
-    pub looked_up: u64,
-    pub fetched: u64,
-    /// Blocks read from host memory in place, because blocks of the same pass occupied every slot.
-    pub in_place: u64,
-    pub bytes: u64,
-}
-
-impl PoolCounts {
-    pub fn since(self, before: PoolCounts) -> PoolCounts {
-        PoolCounts {
-            looked_up: self.looked_up - before.looked_up,
-            fetched: self.fetched - before.fetched,
-            in_place: self.in_place - before.in_place,
-            bytes: self.bytes - before.bytes,
-        }
-    }
-
-    pub fn hit_rate(self) -> f64 {
-        1.0 - (self.fetched + self.in_place) as f64 / self.looked_up.max(1) as f64
     }
 }
 

@@ -99,7 +99,7 @@ impl DraftOps for Cpu {
                 rms_norm(x, aux, &norms[i % norms.len()], eps);
             }
         }
-        self.gemm(g, &x, w, pass, |g, first, y| g[first..][..y.len()].copy_from_slice(y))
+        self.gemm(g, &x, w, None, pass, |g, first, y| g[first..][..y.len()].copy_from_slice(y))
     }
 
     fn draft_input(
@@ -133,7 +133,7 @@ impl DraftOps for Cpu {
     }
 
     fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        self.gemm(dst, x.rows(pass), w, pass, |dst, first, y| {
+        self.gemm(dst, x.rows(pass), w, None, pass, |dst, first, y| {
             for (d, y) in dst[first..].iter_mut().zip(y) {
                 *d = scale * y;
             }

@@ -113,7 +113,7 @@ impl Memory for Cpu {
         Ok(())
     }
 
-    fn wants(&self, cache: &Cache, limit: usize) -> u64 {
+    fn wants_anew(&self, cache: &Cache, _keep: usize, limit: usize) -> u64 {
         cache.wants(limit) as u64
     }
 

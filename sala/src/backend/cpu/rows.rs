@@ -8,20 +8,9 @@ use crate::backend::{HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, s
 use crate::engine::protocol::{Precision, Token};
 
 impl Cpu {
-    /// `dst = f(x Wᵀ)`: `write(row of dst, first column, values of y)` stores pieces of rows, columns ascending.
+    /// `dst = f(x Wᵀ)`: `write(row of dst, first column, values of y)` stores pieces of rows, columns ascending. A
+    /// prefill pass may compute only the sections in columns `only`.
     pub(super) fn gemm(
-        &self,
-        dst: &mut Buf,
-        x: &[f32],
-        w: &Matrix,
-        pass: Pass,
-        write: impl Fn(&mut [f32], usize, &[f32]) + Sync,
-    ) -> Result<()> {
-        self.gemm_of(dst, x, w, None, pass, write)
-    }
-
-    /// The same; a prefill pass may compute only the sections in columns `only`.
-    fn gemm_of(
         &self,
         dst: &mut Buf,
         x: &[f32],
@@ -99,7 +88,7 @@ impl Rows for Cpu {
         pass: Pass,
     ) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
-        self.gemm_of(dst, &x, w, only, pass, |dst, first, y| dst[first..][..y.len()].copy_from_slice(y))
+        self.gemm(dst, &x, w, only, pass, |dst, first, y| dst[first..][..y.len()].copy_from_slice(y))
     }
 
     fn norm_gate_up(
@@ -114,7 +103,7 @@ impl Rows for Cpu {
         let x = normed(h, norm, eps, pass)?;
         let width = dst.width;
         // Gate columns are written first: dst holds silu(gate) until its up columns arrive.
-        self.gemm(dst, &x, w, pass, |dst, first, y| {
+        self.gemm(dst, &x, w, None, pass, |dst, first, y| {
             let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
             let dst_gate = &mut dst[first.min(width)..][..gate.len()];
             dst_gate.fill(1.0);
@@ -127,7 +116,7 @@ impl Rows for Cpu {
     }
 
     fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        self.gemm(h, x.rows(pass), w, pass, |h, first, y| {
+        self.gemm(h, x.rows(pass), w, None, pass, |h, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }
@@ -155,7 +144,7 @@ impl Rows for Cpu {
                 simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
             });
         }
-        self.gemm(h, &a, w, pass, |h, first, y| {
+        self.gemm(h, &a, w, None, pass, |h, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }

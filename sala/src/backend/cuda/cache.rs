@@ -92,9 +92,9 @@ impl Cache {
     }
 
     /// Elements between tiles of keys and values, and of compressed keys.
-    pub(super) fn tiles(&self) -> Result<[u32; 2]> {
+    pub(super) fn tiles(&self) -> [usize; 2] {
         let [k, _, k1, _] = &self.columns;
-        Ok([k.tile()?, k1.tile()?])
+        [k.tile(), k1.tile()]
     }
 
     /// Rows of array `index` (k, v, k1 or k2), and the home of their memory.
@@ -109,10 +109,6 @@ impl Cache {
 
     pub(super) fn set_in_flight(&mut self, in_flight: Option<InFlight>) {
         self.in_flight = in_flight;
-    }
-
-    pub(super) fn wants(&self, limit: usize) -> u64 {
-        if self.place == 0 { self.joined().wants(limit) } else { 0 }
     }
 
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {

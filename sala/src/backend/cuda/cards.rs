@@ -5,8 +5,8 @@ use super::driver::DeviceInfo;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
     pub name: &'static str,
-    shared_limit: u32,
-    multiprocessors: u32,
+    shared_limit: usize,
+    multiprocessors: usize,
     overlap: bool,
     brings_tiles: bool,
 }

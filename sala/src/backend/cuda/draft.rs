@@ -11,7 +11,7 @@ use super::ops::Output;
 use super::step_words::StepParameters;
 use super::steps::narrow;
 use super::tensors::{Buf, HEAD, Matrix, Vector, narrowed};
-use super::{Cuda, limits, shape, u32_of};
+use super::{Cuda, limits, shape};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
@@ -26,6 +26,26 @@ pub struct Window {
     part_o: DeviceBuffer,
     part_ml: DeviceBuffer,
     splits: usize,
+}
+
+impl Window {
+    fn operands(&self, step: DevicePtr) -> launch::Draft {
+        launch::Draft {
+            wk: self.k.ptr(),
+            wv: self.v.ptr(),
+            inv_freq: self.inv_freq.ptr(),
+            step,
+            part_o: self.part_o.ptr(),
+            part_ml: self.part_ml.ptr(),
+            capacity: self.shape.capacity(),
+            window: self.shape.window,
+            heads: self.shape.heads,
+            kv_heads: self.shape.kv_heads,
+            splits: self.splits,
+            scale: 1.0 / (HEAD as f32).sqrt(),
+            ..launch::Draft::default()
+        }
+    }
 }
 
 impl Cuda {
@@ -48,29 +68,18 @@ impl Cuda {
         let rows = pass.rows();
         if rows <= MAX_VERIFY_ROWS {
             let form = if narrow { SkinnyTo::Store } else { SkinnyTo::Logits };
-            return self.skinny(
-                form,
-                dst.ptr(),
-                dst.width,
-                w,
-                SkinnyRows::plain(x, u32_of(ldx)?),
-                NextRows::default(),
-                scale,
-                rows,
-            );
+            let (from, next) = (SkinnyRows::plain(x, ldx), NextRows::default());
+            return self.skinny(form, dst.ptr(), dst.width, w, from, next, scale, rows);
         }
         if scale.to_bits() != 1f32.to_bits() || ldx != w.inner {
-            return Err(shape(
-                "draft_project",
-                "dense rows and scale 1 beyond 16 rows",
-                format!("scale {scale}, stride {ldx}"),
-            ));
+            let found = format!("scale {scale}, stride {ldx}");
+            return Err(shape("draft_project", "dense rows and scale 1 beyond 16 rows", found));
         }
         let to = if narrow { GemmOut::Bf16 } else { GemmOut::F32 };
         match pass {
             Pass::Prefill { rows } => {
                 let input = self.plain_input(x, w, rows)?;
-                self.gemm(input, w, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
+                self.gemm(input, w, None, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
             }
             // This pass may be recorded, and CUDA graphs contain no library calls.
             Pass::Verify { rows } => self.own_gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
@@ -91,7 +100,7 @@ impl DraftOps for Cuda {
         self.touch_own();
         self.draft_step()?;
         let bytes = shape.capacity() * shape.kv_heads * HEAD * 2;
-        let splits = shape.capacity().div_ceil(launch::DRAFT_SLOTS as usize);
+        let splits = shape.capacity().div_ceil(launch::DRAFT_SLOTS);
         let frequencies: &[u8] = bytemuck::cast_slice(&shape.inv_freq);
         let inv_freq = self.device.alloc("draft window", frequencies.len(), Account::Work)?;
         self.staging.send_bytes(inv_freq.ptr(), frequencies)?;
@@ -142,22 +151,11 @@ impl DraftOps for Cuda {
         let (rows, width) = (pass.rows(), w.inner / norms.len());
         let x = self.input_rows(rows, w.inner)?;
         for (slot, norm) in norms.iter().enumerate() {
-            let at = (slot * width * 2) as u64;
-            let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(aux_hidden.width)?, u32_of(width)?, u32_of(rows)?);
+            let (at, norm) = ((slot * width * 2) as u64, norm.memory.ptr());
+            let (dst, ldd, src, lds) = (x + at, w.inner, from + at, aux_hidden.width);
+            let normed = launch::NormRowsBf16 { dst, ldd, src, lds, norm, n: width, eps, rows };
             // SAFETY: slots lie inside both rows; the scratch has room for every pass.
-            unsafe {
-                launch::NormRowsBf16 {
-                    dst: x + at,
-                    ldd: ld,
-                    src: from + at,
-                    lds,
-                    norm: norm.memory.ptr(),
-                    n,
-                    eps,
-                    rows,
-                }
-                .launch(self.device.driver())?
-            };
+            unsafe { normed.launch(self.device.driver())? };
         }
         self.draft_gemm(g, x, w.inner, w, 1.0, pass)
     }
@@ -189,32 +187,24 @@ impl DraftOps for Cuda {
                 format!("[{}, {}] from [{}, {}]", x.rows, x.width, g.rows, g.width),
             ));
         }
-        let normed = match residual {
-            DraftResidual::Stream => 0u32,
-            DraftResidual::Normed => 1,
-        };
         let tokens = self.draft.as_ref().map_or(0, StepParameters::tokens_ptr);
         let (rows_at, tokens, height) = self.looked_up(table, tokens, pass.rows())?;
-        let (norms, hidden, vocab) =
-            ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(height)?);
+        let input = launch::DraftInput {
+            x: to,
+            g: stream,
+            table: rows_at,
+            tokens,
+            input_norm: input_norm.memory.ptr(),
+            hidden_norm: hidden_norm.memory.ptr(),
+            scale,
+            eps,
+            normed: usize::from(residual == DraftResidual::Normed),
+            hidden,
+            vocab: height,
+            rows: pass.rows(),
+        };
         // SAFETY: shapes were checked; `draft_window` has made the tokens' memory.
-        unsafe {
-            launch::DraftInput {
-                x: to,
-                g: stream,
-                table: rows_at,
-                tokens,
-                input_norm: norms[0],
-                hidden_norm: norms[1],
-                scale,
-                eps,
-                normed,
-                hidden,
-                vocab,
-                rows: u32_of(pass.rows())?,
-            }
-            .launch(self.device.driver())
-        }
+        unsafe { input.launch(self.device.driver()) }
     }
 
     fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
@@ -228,87 +218,39 @@ impl DraftOps for Cuda {
         if x.value_bytes() == 2 {
             return self.draft_gemm(dst, x.ptr(), x.width, w, scale, pass);
         }
-        let (input, ld, rows) = (self.input_room(w.inner)?, u32_of(w.inner)?, u32_of(pass.rows())?);
+        let (dst_rows, n, rows) = (self.input_room(w.inner)?, w.inner, pass.rows());
+        let (src, lds) = (x.ptr(), x.width);
+        let rounded =
+            launch::NormRows { dst: dst_rows, ldd: n, sums: 0, src, lds, norm: 0, n, eps: 0.0, mul: 1.0, rows };
         // SAFETY: shapes were checked; the scratch has room for every pass.
-        unsafe {
-            launch::NormRows {
-                dst: input,
-                ldd: ld,
-                sums: 0,
-                src: x.ptr(),
-                lds: u32_of(x.width)?,
-                norm: 0,
-                n: ld,
-                eps: 0.0,
-                mul: 1.0,
-                rows,
-            }
-            .launch(self.device.driver())?
-        };
-        self.draft_gemm(dst, input, w.inner, w, scale, pass)
+        unsafe { rounded.launch(self.device.driver())? };
+        self.draft_gemm(dst, dst_rows, n, w, scale, pass)
     }
 
     fn draft_append(&mut self, window: &mut Window, kvq: &Buf, pass: Pass) -> Result<()> {
-        let shape = &window.shape;
-        let from = kvq.narrow("draft_append", shape.kvq_width())?;
-        let step = self.draft_step_ptr()?;
-        let (ld, capacity, heads, rows) =
-            (u32_of(kvq.width)?, u32_of(shape.capacity())?, u32_of(shape.kv_heads)?, u32_of(pass.rows())?);
+        let kv = kvq.narrow("draft_append", window.shape.kvq_width())?;
+        let operands = window.operands(self.draft_step_ptr()?);
+        let append = launch::DraftAppend(launch::Draft { kv, ldkv: kvq.width, rows: pass.rows(), ..operands });
         // SAFETY: the window was made with this shape.
-        unsafe {
-            launch::DraftAppend {
-                wk: window.k.ptr(),
-                wv: window.v.ptr(),
-                kv: from,
-                ldkv: ld,
-                inv_freq: window.inv_freq.ptr(),
-                step,
-                capacity,
-                kv_heads: heads,
-                rows,
-            }
-            .launch(self.device.driver())
-        }
+        unsafe { append.launch(self.device.driver()) }
     }
 
     fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, pass: Pass) -> Result<()> {
         let shape = &window.shape;
-        let width = shape.heads * HEAD;
         kvq.narrow("draft_attend", shape.kvq_width())?;
         let row = pass.rows() - 1;
         if row >= kvq.rows {
             return Err(super::shape("draft_attend", pass.rows(), kvq.rows));
         }
-        let from = kvq.row(row) + (2 * shape.kv_heads * HEAD * 2) as u64;
-        let to = o.narrow("draft_attend", width)?;
-        let step = self.draft_step_ptr()?;
-        let (heads, kv, splits) = (u32_of(shape.heads)?, u32_of(shape.kv_heads)?, u32_of(window.splits)?);
-        let (capacity, reach, row) = (u32_of(shape.capacity())?, u32_of(shape.window)?, u32_of(row)?);
-        let scale = 1.0 / (HEAD as f32).sqrt();
-        let (part_o, part_ml) = (window.part_o.ptr(), window.part_ml.ptr());
+        let q = kvq.row(row) + (2 * shape.kv_heads * HEAD * 2) as u64;
+        let o = o.narrow("draft_attend", shape.heads * HEAD)?;
+        let operands = launch::Draft { q, o, row, ..window.operands(self.draft_step_ptr()?) };
         let d = self.device.driver();
         // SAFETY: the window was made with this shape; `kvq` and `o` were checked.
         unsafe {
-            launch::DraftAttend {
-                part_o,
-                part_ml,
-                q: from,
-                wk: window.k.ptr(),
-                wv: window.v.ptr(),
-                inv_freq: window.inv_freq.ptr(),
-                step,
-                capacity,
-                window: reach,
-                heads,
-                kv_heads: kv,
-                scale,
-                row,
-                splits,
-            }
-            .launch(d)?;
-            launch::DraftCombine { o: to, part_o, part_ml, heads, splits }.launch(d)?;
+            launch::DraftAttend(operands).launch(d)?;
+            launch::DraftCombine(operands).launch(d)
         }
-        Ok(())
     }
 
     fn read_window(&mut self, window: &Window, positions: Range<usize>) -> Result<[ImageTensor; 2]> {

@@ -35,21 +35,9 @@ impl From<u64> for Arg {
     }
 }
 
-impl From<i64> for Arg {
-    fn from(value: i64) -> Self {
-        Arg::from(value.cast_unsigned())
-    }
-}
-
 impl From<u32> for Arg {
     fn from(value: u32) -> Self {
         Arg::from(u64::from(value))
-    }
-}
-
-impl From<i32> for Arg {
-    fn from(value: i32) -> Self {
-        Arg::from(value.cast_unsigned())
     }
 }
 
@@ -70,10 +58,10 @@ impl From<TensorMap> for Arg {
 pub struct TileMap {
     pub at: DevicePtr,
     pub second: u64,
-    pub width: u32,
-    pub rows: u32,
-    pub tile: u32,
-    pub tiles: u32,
+    pub width: usize,
+    pub rows: usize,
+    pub tile: usize,
+    pub tiles: usize,
 }
 
 /// Columns and rows of a box. A row of it fills the 128 bytes within which the engine permutes.
@@ -85,22 +73,12 @@ pub const BOX: [u32; 2] = [64, 32];
 #[repr(C, align(64))]
 pub struct TensorMap(pub(crate) [u64; 16]);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Follow {
-    #[default]
-    After,
-    /// May start while the previous kernel drains (programmatic dependent launch); the kernel itself waits before it
-    /// reads that one's output. Devices without the feature treat it as [`Follow::After`].
-    Overlap,
-}
-
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     pub kernel: &'static str,
     pub grid: [u32; 3],
-    pub block: [u32; 3],
+    pub threads: u32,
     pub shared_bytes: u32,
-    pub follow: Follow,
     pub args: &'a [Arg],
 }
 
@@ -148,14 +126,15 @@ pub struct DeviceInfo {
     pub emulated: bool,
     /// Major × 10 + minor: 80, 86, 89, 90, 120.
     pub capability: u32,
-    pub multiprocessors: u32,
+    pub multiprocessors: usize,
     pub total_bytes: u64,
     /// CUDA version, major × 1000 + minor × 10.
     pub driver_version: u32,
     /// Dynamic shared memory per block, in bytes.
-    pub shared_limit: u32,
+    pub shared_limit: usize,
     pub cache_bytes: u64,
-    /// Launches can overlap (capability 9.0 and newer).
+    /// A kernel may start while the previous one drains (programmatic dependent launch, capability 9.0 and newer); it
+    /// waits itself before it reads that one's output.
     pub overlap: bool,
     /// A copy engine loads tiles into shared memory (capability 9.0 and newer).
     pub brings_tiles: bool,

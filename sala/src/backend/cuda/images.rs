@@ -11,19 +11,6 @@ pub struct Image {
     pub data: &'static Aligned<[u8]>,
 }
 
-/// Passes the file stems of `kernels/` to a macro. Each is an image here, a module of `launch` and a part of its
-/// table.
-macro_rules! kernel_files {
-    ($then:ident) => {
-        $then! {
-            rows, skinny, skinny_int8, skinny_mixed, skinny_int4, skinny_int5, skinny_int6, skinny_group4, skinny_nvfp4, packed, fp8,
-            lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_attend, pool, top_logits, gemm, gemm_hopper, draft, compare
-        }
-    };
-}
-#[cfg(test)]
-pub(super) use kernel_files;
-
 macro_rules! images {
     ($($name:ident),+) => {
         &[$(Image {
@@ -33,4 +20,8 @@ macro_rules! images {
     };
 }
 
-pub const IMAGES: &[Image] = kernel_files!(images);
+/// The files of `kernels/`.
+pub const IMAGES: &[Image] = images! {
+    rows, skinny, skinny_int8, skinny_mixed, skinny_int4, skinny_int5, skinny_int6, skinny_group4, skinny_nvfp4, packed, fp8,
+    lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_attend, pool, top_logits, gemm, gemm_hopper, draft, compare
+};

@@ -15,9 +15,9 @@ use super::device::Device;
 use super::driver::{DevicePtr, Home, Queue};
 use super::growable::Growable;
 use super::ledger::{CacheLedger, HOST_SPARE_BYTES, PAGED_SPARE_BYTES, SPARE_BYTES};
+use super::shape;
 use super::stretch::Stretch;
 use super::tensors::HEAD;
-use super::{shape, u32_of};
 use crate::backend::{BackendError, Result, host, internal};
 use crate::core::grouped;
 use crate::core::spec::SparseSpec;
@@ -67,8 +67,8 @@ pub(super) struct Column {
 }
 
 impl Column {
-    pub(super) fn tile(&self) -> Result<u32> {
-        u32_of(self.pitch / 2)
+    pub(super) fn tile(&self) -> usize {
+        self.pitch / 2
     }
 
     fn rows(&self, rows: &Range<usize>) -> Stretch {
@@ -220,13 +220,7 @@ impl Joined {
         Ok(column.rows(rows))
     }
 
-    pub(super) fn wants(&self, limit: usize) -> u64 {
-        let limit = limit.min(self.limit);
-        let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);
-        here.map(|tiles| tiles.array.wants(tiles.holding(limit)) as u64).sum()
-    }
-
-    /// The same after [`Joined::own`] of `keep`.
+    /// Device bytes that [`Joined::reserve`] of `limit` would allocate after [`Joined::own`] of `keep`.
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         let (keep, limit) = (keep.min(self.limit), limit.min(self.limit));
         let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);

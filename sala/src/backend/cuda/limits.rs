@@ -20,7 +20,7 @@ const FP8_CAPABILITY: u32 = 90;
 pub(super) const INNER: usize = 64;
 
 /// Runs before the weights are loaded; `shared_limit`: shared memory per block.
-pub(super) fn model(spec: &ModelSpec, shared_limit: u32) -> Result<()> {
+pub(super) fn model(spec: &ModelSpec, shared_limit: usize) -> Result<()> {
     multiple("hidden_size", spec.hidden, INNER)?;
     multiple("intermediate_size", spec.intermediate, INNER)?;
     let (vocab, room) = (spec.vocab, launch::most_logits(shared_limit));

@@ -9,7 +9,7 @@ use super::device::{Account, DeviceBuffer};
 use super::driver::{GemmOut, Queue};
 use super::ops::{Narrow, Output};
 use super::tensors::Buf;
-use super::{Cuda, launch, u32_of};
+use super::{Cuda, launch};
 use crate::backend::{Form, Memory, Result, Steps};
 
 /// Zero where a measurement does not apply.
@@ -61,7 +61,7 @@ impl Cuda {
         self.narrow(Narrow { values: to.ptr(), scales: scales.ptr() }, from.ptr(), rows, n)?;
         let bytes = self.staging.fetch(to.ptr(), values.len())?;
         let scales = self.staging.fetch(scales.ptr(), rows * 4)?;
-        Ok((bytes, scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
+        Ok((bytes, scales.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()))
     }
 
     /// f32 rows of `n` values after a norm and a gate (either may be empty) in e4m3 with their scales, made directly
@@ -84,14 +84,13 @@ impl Cuda {
         let bytes = (rows * n).next_multiple_of(16);
         let (direct, by_way) = (made(bytes + rows * 4)?, made(bytes + rows * 4)?);
         let at = |buffer: &DeviceBuffer| Narrow { values: buffer.ptr(), scales: buffer.ptr() + bytes as u64 };
-        let (o, ld, eps, count) = (o.ptr(), u32_of(n)?, 1e-5, u32_of(rows)?);
+        let (o, eps) = (o.ptr(), 1e-5);
         let Narrow { values: dst, scales } = at(&direct);
         // SAFETY: all arrays have so many rows of so many values.
         unsafe {
-            launch::NarrowGated { dst, scales, o, ldo: ld, norm, eps, gate, ldg: ld, n: ld, rows: count }
-                .launch(device.driver())?;
+            launch::NarrowGated { dst, scales, o, ldo: n, norm, eps, gate, ldg: n, n, rows }.launch(device.driver())?;
             let dst = plain.ptr();
-            launch::GateRows { dst, ldd: ld, sums: 0, o, ldo: ld, norm, eps, gate, ldg: ld, n: ld, rows: count }
+            launch::GateRows { dst, ldd: n, sums: 0, o, ldo: n, norm, eps, gate, ldg: n, n, rows }
                 .launch(device.driver())?;
         }
         self.narrow(at(&by_way), plain.ptr(), rows, n)?;
@@ -138,7 +137,7 @@ impl Cuda {
         self.segment_at(usize::MAX);
         let gemm = self.best(|b| {
             let input = b.plain_input(x_ptr, &w, n)?;
-            b.gemm(input, &w, Output { d: d_ptr, ldd: n, to: GemmOut::Bf16, scale: 1.0 })
+            b.gemm(input, &w, None, Output { d: d_ptr, ldd: n, to: GemmOut::Bf16, scale: 1.0 })
         })?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }
@@ -182,7 +181,6 @@ impl Cuda {
                 unsafe { launch::RandomBf16 { dst, n: (bytes / 2) as u64, std, seed }.launch(self.device.driver())? };
             }
         }
-        // Sizes beyond 32 bits would have been refused when the cache was made.
-        u32_of(rows).map(|_| ())
+        Ok(())
     }
 }

@@ -8,8 +8,7 @@ use super::pool::PoolSize;
 use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
-use super::{Cuda, PAGED_ROWS, launch, limits, pool, shape};
-use crate::backend::room::PoolCounts;
+use super::{Cuda, PAGED_ROWS, launch, limits, shape};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -204,10 +203,6 @@ impl Memory for Cuda {
         cache.reserve(limit)
     }
 
-    fn wants(&self, cache: &Cache, limit: usize) -> u64 {
-        cache.wants(limit)
-    }
-
     fn wants_anew(&self, cache: &Cache, keep: usize, limit: usize) -> u64 {
         cache.wants_anew(keep, limit)
     }
@@ -216,13 +211,6 @@ impl Memory for Cuda {
         let spare = if self.pools.size.is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let room = self.device.free_bytes()?.saturating_sub(spare);
         Ok(Some(room.min(self.ledgers.room_by_host())))
-    }
-
-    fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
-        match self.pools.seen() {
-            Some((at, bytes)) => Ok(Some(pool::counts(&self.staging.fetch(at, bytes)?))),
-            None => Ok(self.pools.size.map(|_| PoolCounts::default())),
-        }
     }
 
     fn row_seconds(&self, positions: usize) -> f64 {

@@ -18,8 +18,8 @@ use cudarc::driver::{result, sys};
 
 use super::cards::Card;
 use super::driver::{
-    BOX, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue,
-    TensorMap, TileMap, failed,
+    BOX, DeviceInfo, DevicePtr, Driver, Event, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue, TensorMap,
+    TileMap, failed,
 };
 use super::host_pages::HostPages;
 use super::{images, limits};
@@ -69,20 +69,17 @@ impl Nvidia {
     /// # Safety
     /// `handle` holds `bytes`, a multiple of the granularity; nothing is mapped at `at` yet.
     unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<()> {
-        let say = |e: result::DriverError| failed(format!("mapping {bytes} bytes"), e);
         let access = sys::CUmemAccessDesc {
             location: allocation_kind(self.device).location,
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the caller's.
-        unsafe {
-            sys::cuMemMap(at, bytes, 0, handle, 0).result().map_err(say)?;
-            if let Err(e) = sys::cuMemSetAccess(at, bytes, &raw const access, 1).result() {
+        self.call(format_args!("mapping {bytes} bytes"), || unsafe {
+            sys::cuMemMap(at, bytes, 0, handle, 0).result()?;
+            sys::cuMemSetAccess(at, bytes, &raw const access, 1).result().inspect_err(|_| {
                 let _ = sys::cuMemUnmap(at, bytes);
-                return Err(say(e));
-            }
-        }
-        Ok(())
+            })
+        })
     }
 
     fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
@@ -153,10 +150,10 @@ impl Nvidia {
             name: found.name,
             emulated: false,
             capability,
-            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
             total_bytes: u64::try_from(total).unwrap_or(u64::MAX),
             driver_version: u32::try_from(driver_version).unwrap_or(0),
-            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
             cache_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
             overlap: capability >= HOPPER,
             brings_tiles: capability >= HOPPER,
@@ -182,8 +179,18 @@ impl Nvidia {
     }
 
     fn bind(&self, op: &str) -> Result<()> {
+        self.call(format_args!("{op}"), || Ok(()))
+    }
+
+    /// Makes the context current and calls the driver; `what` names a call that fails.
+    fn call<T>(
+        &self,
+        what: std::fmt::Arguments<'_>,
+        work: impl FnOnce() -> Result<T, result::DriverError>,
+    ) -> Result<T> {
         // SAFETY: retained in `open`, released in `drop`.
-        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
+        let current = unsafe { result::ctx::set_current(self.context) };
+        current.and_then(|()| work()).map_err(|e| failed(what.to_string(), e))
     }
 
     fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {
@@ -248,14 +255,14 @@ impl Nvidia {
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
-        let overlap = self.info.overlap && launch.follow == Follow::Overlap;
+        let overlap = self.info.overlap;
         let config = sys::CUlaunchConfig {
             gridDimX: launch.grid[0],
             gridDimY: launch.grid[1],
             gridDimZ: launch.grid[2],
-            blockDimX: launch.block[0],
-            blockDimY: launch.block[1],
-            blockDimZ: launch.block[2],
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
             sharedMemBytes: launch.shared_bytes,
             hStream: self.stream(queue),
             attrs: if overlap { &raw mut attribute } else { null_mut() },
@@ -264,13 +271,9 @@ impl Nvidia {
         // SAFETY: argument types are the caller's; the driver copies them before it returns.
         unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }.result().map_err(
             |e| {
-                failed(
-                    launch.kernel,
-                    format!(
-                        "{e} (grid {:?}, block {:?}, {} bytes of shared memory)",
-                        launch.grid, launch.block, launch.shared_bytes
-                    ),
-                )
+                let Launch { kernel, grid, threads, shared_bytes, .. } = launch;
+                let launch = format!("grid {grid:?}, {threads} threads, {shared_bytes} bytes of shared memory");
+                failed(*kernel, format!("{e} ({launch})"))
             },
         )
     }

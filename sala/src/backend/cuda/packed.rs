@@ -50,7 +50,6 @@ impl Cuda {
         inner: usize,
     ) -> Result<()> {
         let bad = self.flag()?;
-        let (rows, inner) = (u32_of(rows)?, u32_of(inner)?);
         // SAFETY: the callers have checked sizes; `bad` is one word.
         unsafe { launch::pack(self.device.driver(), form, launch::PackInt8 { dst, src, rows, inner, bad }) }
     }
@@ -88,13 +87,12 @@ impl Cuda {
         let to = self.room(|scratch| &mut scratch.widened, slice.len() * row)?;
         for Piece { at: from, form, rows: here } in w.pieces(&slice)? {
             let dst = to + ((here.start - slice.start) * row) as u64;
-            let (rows, inner) = (u32_of(here.len())?, u32_of(w.inner)?);
             // SAFETY: the scratch has room for all rows of the slice, the piece has them.
             unsafe {
                 match form {
                     Form::Bf16 => self.device.driver().copy(dst, from, here.len() * row, Queue::Compute)?,
                     form => {
-                        let unpack = launch::Unpack { dst, w: from, out: rows, inner, detail: 0 };
+                        let unpack = launch::Unpack { dst, w: from, out: here.len(), inner: w.inner, detail: 0 };
                         launch::unpack(self.device.driver(), form, unpack)?;
                     }
                 }
@@ -131,13 +129,10 @@ impl Cuda {
             self.scratch.ascending = Some(made);
         }
         let ascending = self.scratch.ascending.as_ref().map_or(0, |a| a.ptr());
-        let (out, inner, count) = (u32_of(table.out)?, u32_of(table.inner)?, u32_of(rows)?);
+        let Matrix { out, inner, .. } = *table;
+        let params = launch::Gather { dst: gathered, w: part.memory.ptr(), tokens, out, inner, detail: 0, rows };
         // SAFETY: the scratch has room for every pass; tokens are those of the pass.
-        unsafe {
-            let params =
-                launch::Gather { dst: gathered, w: part.memory.ptr(), tokens, out, inner, detail: 0, rows: count };
-            launch::gather(self.device.driver(), part.form, params)?
-        };
+        unsafe { launch::gather(self.device.driver(), part.form, params)? };
         Ok((gathered, ascending, most))
     }
 }

@@ -15,16 +15,15 @@ use std::sync::{Arc, Weak};
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
 use super::joined::{Columns, Joined};
+use super::launch;
 use super::tables::Entry;
 use super::tensors::HEAD;
-use super::{launch, u32_of};
-use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};
 use crate::core::spec::SparseSpec;
 
 const RING: usize = 4;
 const TIMED_BYTES: usize = 8 << 20;
-const SEEN: usize = 4;
+pub(super) const SEEN: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
@@ -34,7 +33,7 @@ pub struct PoolSize {
     pub staged_rows: usize,
 }
 
-const SLOT_BYTES: usize = super::limits::BLOCK * HEAD * 2;
+pub(super) const SLOT_BYTES: usize = super::limits::BLOCK * HEAD * 2;
 
 pub(super) struct LayerPool {
     pub(super) slots: usize,
@@ -103,10 +102,10 @@ impl Paged {
             table: self.table.ptr(),
             owner: pool.owner.ptr(),
             stamp: pool.stamp.ptr(),
-            slots: u32_of(pool.slots)?,
-            blocks: u32_of(self.blocks)?,
-            from: u32_of(from)?,
-            kv_heads: u32_of(pool.kv_heads)?,
+            slots: pool.slots,
+            blocks: self.blocks,
+            from,
+            kv_heads: pool.kv_heads,
         };
         // SAFETY: the table has this many blocks, the pool as many slots, a KV head each; both outlive the queue's work.
         unsafe { launch.launch(self.device.driver()) }
@@ -254,7 +253,7 @@ pub(super) struct Pools {
     /// Indexed by place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it.
     layers: HashMap<usize, Weak<LayerPool>>,
     ready: Vec<Arc<LayerPool>>,
-    lookup: Option<Lookup>,
+    pub(super) lookup: Option<Lookup>,
     ring: Option<Ring>,
     /// Bus time for a position's keys and values of all layers.
     pub(super) seconds_per_row: f64,
@@ -352,22 +351,4 @@ impl Pools {
     pub(super) fn before_copies(&mut self, device: &Device) -> Result<()> {
         if std::mem::take(&mut self.written) { device.order(Queue::Compute, Queue::Copy) } else { Ok(()) }
     }
-
-    /// Address and bytes of the counters; `None` before the first lookup.
-    pub(super) fn seen(&self) -> Option<(DevicePtr, usize)> {
-        self.lookup.as_ref().map(|lookup| (lookup.seen.ptr(), lookup.seen.bytes()))
-    }
-}
-
-pub(super) fn counts(data: &[u8]) -> PoolCounts {
-    let words: Vec<u64> =
-        data.chunks_exact(8).map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]])).collect();
-    let mut all = PoolCounts::default();
-    for head in words.chunks_exact(SEEN) {
-        all.looked_up += head[0];
-        all.fetched += head[1];
-        all.in_place += head[2];
-    }
-    all.bytes = (all.fetched + all.in_place) * 2 * SLOT_BYTES as u64;
-    all
 }

@@ -4,20 +4,19 @@ use std::ops::Range;
 
 use super::device::{Account, Device, DeviceBuffer};
 use super::tensors::HEAD;
-use super::{launch, limits, u32_of};
+use super::{launch, limits};
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, Result};
 use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// A prefill pass computes scores in parts of at most this size.
 const SCORE_BYTES: usize = 32 << 20;
 
-/// Sums over rows of thoughts, and of the answer: `[score_blocks][2]` u64 each.
+/// By [`MassOf`], sums over rows: `[score_blocks][2]` u64 each.
 pub struct Sums([DeviceBuffer; 2]);
 
 impl Sums {
-    pub(super) fn both(&self) -> [&DeviceBuffer; 2] {
-        let Sums([thoughts, answer]) = self;
-        [thoughts, answer]
+    pub(super) fn both(&self) -> &[DeviceBuffer; 2] {
+        &self.0
     }
 }
 
@@ -54,7 +53,7 @@ impl Lists {
             place: work(MAX_VERIFY_ROWS * spec.kv_heads * plan.cap * 4)?,
             part_o: work(parts * HEAD * 4)?,
             part_ml: work(parts * 8)?,
-            part_block: work(parts * launch::ATTEND_BLOCKS as usize * 8)?,
+            part_block: work(parts * launch::ATTEND_BLOCKS * 8)?,
         })
     }
 }
@@ -74,7 +73,7 @@ fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
         ScoreNorm::Level2 => spec.level2_rows(limit),
         ScoreNorm::Level1 => spec.level1_rows(limit),
     };
-    keys.div_ceil(launch::LSE_KEYS as usize).max(1)
+    keys.div_ceil(launch::LSE_KEYS).max(1)
 }
 
 /// Sizes from the spec and the largest context; fixed, because CUDA graphs contain them.
@@ -89,32 +88,32 @@ pub(super) struct SelectionPlan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NormKeys {
-    pub(super) window: u32,
-    pub(super) stride: u32,
+    pub(super) window: usize,
+    pub(super) stride: usize,
 }
 
 impl NormKeys {
-    fn of(spec: &SparseSpec) -> Result<Self> {
+    fn of(spec: &SparseSpec) -> Self {
         let times = match spec.score_norm {
             ScoreNorm::Level2 => 4,
             ScoreNorm::Level1 => 1,
         };
-        Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
+        NormKeys { window: times * spec.kernel, stride: times * spec.stride }
     }
 }
 
 /// Rows at p with p + 1 below this take every block.
-pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
+pub(super) fn dense_until(spec: &SparseSpec) -> usize {
     match spec.dense_rule {
-        DenseRule::AsSparse => Ok(0),
-        DenseRule::Token | DenseRule::Call => u32_of(spec.dense_len),
-        DenseRule::Always => Ok(u32::MAX),
+        DenseRule::AsSparse => 0,
+        DenseRule::Token | DenseRule::Call => spec.dense_len,
+        DenseRule::Always => u32::MAX as usize,
     }
 }
 
 /// Rows before this position take every block.
-pub(super) fn all_within(spec: &SparseSpec) -> Result<usize> {
-    Ok((spec.topk * spec.block).max((dense_until(spec)? as usize).saturating_sub(1)))
+pub(super) fn all_within(spec: &SparseSpec) -> usize {
+    (spec.topk * spec.block).max(dense_until(spec).saturating_sub(1))
 }
 
 impl Selection {
@@ -123,12 +122,12 @@ impl Selection {
         limits::positions(limit)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let cap = longest_list(spec, score_blocks);
-        let keys = NormKeys::of(spec)?;
+        let keys = NormKeys::of(spec);
         let plan = SelectionPlan {
             cap,
             score_blocks,
             lse_splits: lse_splits(spec, limit),
-            attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize),
+            attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS),
             keys,
         };
         let rows = prefill_rows.max(MAX_VERIFY_ROWS);
@@ -150,12 +149,12 @@ impl Selection {
     /// name. Lists get the greatest length that the rule allows.
     pub(super) fn adapt(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
         let cap = longest_list(spec, self.plan.score_blocks).max(self.plan.cap);
-        let keys = NormKeys::of(spec)?;
+        let keys = NormKeys::of(spec);
         if cap == self.plan.cap && keys == self.plan.keys {
             return Ok(false);
         }
         let lse_splits = lse_splits(spec, self.plan.score_blocks * spec.block).max(self.plan.lse_splits);
-        let attend_splits = cap.div_ceil(launch::ATTEND_BLOCKS as usize);
+        let attend_splits = cap.div_ceil(launch::ATTEND_BLOCKS);
         let plan = SelectionPlan { cap, attend_splits, lse_splits, keys, ..self.plan };
         if cap > self.plan.cap {
             let rows = self.count.bytes() / (spec.kv_heads * 4);
@@ -174,7 +173,7 @@ impl Selection {
     }
 
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
-        self.sums.both()[of as usize]
+        &self.sums.0[of as usize]
     }
 
     /// Rows of a prefill pass with scores over `blocks` blocks that fit at once; a multiple of 8.

@@ -16,12 +16,6 @@ const CHUNK_BYTES: usize = 16 << 20;
 
 const PART_ALIGN: usize = 256;
 
-pub(super) struct Incoming<'a> {
-    pub(super) dst: Stretch,
-    pub(super) name: String,
-    pub(super) feed: &'a dyn RowSource,
-}
-
 /// `(offset, slice)`: fills the slice with bytes of one array from an offset on.
 type FillPart<'a> = Box<dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a>;
 
@@ -32,17 +26,21 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new(
-        dst: DevicePtr,
-        bytes: usize,
-        unit: usize,
-        fill: impl Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a,
-    ) -> Self {
-        Outgoing { dst: Stretch::plain(dst, bytes), unit: unit.max(1), fill: Box::new(fill) }
+    /// `fill` makes any multiple of `unit` bytes.
+    pub(super) fn new(dst: Stretch, unit: usize, fill: impl Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a) -> Self {
+        Outgoing { dst, unit: if unit > 1 { unit } else { PART_ALIGN }, fill: Box::new(fill) }
     }
 
-    pub(super) fn plain(dst: DevicePtr, data: &'a [u8]) -> Self {
-        Outgoing::new(dst, data.len(), PART_ALIGN, move |at, into| copy_pieces(into, data.get(at..)))
+    pub(super) fn plain(dst: Stretch, data: &'a [u8]) -> Self {
+        Outgoing::new(dst, 1, move |at, into| {
+            let from = data.get(at..at + into.len());
+            into.copy_from_slice(from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?);
+            Ok(())
+        })
+    }
+
+    pub(super) fn rows(dst: Stretch, name: String, feed: &'a dyn RowSource) -> Self {
+        Outgoing::new(dst, PIECE_BYTES, move |at, into| feed.fill(&name, at, into).map_err(BackendError::Rows))
     }
 }
 
@@ -52,18 +50,15 @@ struct Piece {
     dst: Stretch,
 }
 
-/// `(array, offset, slice)`: fills the slice with bytes of an array from an offset on.
-type Fill<'a> = dyn Fn(usize, usize, &mut [u8]) -> Result<()> + Sync + 'a;
-
 struct Slot<'a> {
     bytes: &'a mut [u8],
     passed: &'a Event,
 }
 
-/// The pipeline of [`Staging::stream`]: threads take pieces, fill their own slots in turns, and queue each full slot
+/// The pipeline of [`Staging::send`]: threads take pieces, fill their own slots in turns, and queue each full slot
 /// for copying at once. No thread waits for another, and copies may be under way at the end: the next array is read
 /// meanwhile.
-fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, driver: &dyn Driver) -> Result<()> {
+fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], arrays: &[Outgoing<'_>], driver: &dyn Driver) -> Result<()> {
     let threads = rayon::current_num_threads().clamp(1, pieces.len().max(1));
     let mut shares: Vec<Vec<Slot<'_>>> = (0..threads.min(slots.len())).map(|_| Vec::new()).collect();
     let n = shares.len();
@@ -78,13 +73,13 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
             let slot = &mut own[at];
             driver.wait_host(slot.passed)?;
             let into = &mut slot.bytes[..piece.dst.bytes];
-            let filled = fill(piece.array, piece.at, into);
+            let filled = (arrays[piece.array].fill)(piece.at, into);
             if filled.is_err() {
                 // Makes the other threads stop too.
                 next.store(pieces.len(), Ordering::Relaxed);
             }
             filled?;
-            // SAFETY: `stream` checked that the array belongs to the caller; the slot is not filled again before its
+            // SAFETY: the array belongs to the caller of `send`; the slot is not filled again before its
             // event.
             unsafe { piece.dst.copy_in(driver, into.as_ptr(), Queue::Copy)? };
             driver.record(slot.passed, Queue::Copy)?;
@@ -92,18 +87,6 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
         }
         Ok(())
     })
-}
-
-fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
-    let from = from.and_then(|f| f.get(..to.len()));
-    let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
-    if to.len() <= PIECE_BYTES {
-        // Starting other threads would take longer.
-        to.copy_from_slice(from);
-        return Ok(());
-    }
-    to.par_chunks_mut(PIECE_BYTES).zip(from.par_chunks(PIECE_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
-    Ok(())
 }
 
 struct Part<'a> {
@@ -143,7 +126,7 @@ pub(super) struct Staging {
     device: Device,
     halves: [Pinned; 2],
     done: [Event; 2],
-    /// One per piece of both halves that [`Staging::send_pieces`] fills; created on its first call.
+    /// One per piece of both halves that [`Staging::send`] fills; created on its first call.
     passed: Vec<Event>,
     flying: bool,
 }
@@ -167,69 +150,23 @@ impl Staging {
         self.device.driver().record(&self.done[half], Queue::Copy)
     }
 
-    /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`, in order with
-    /// the compute queue: after its present work, before later work.
-    pub(super) fn send(
-        &mut self,
-        dst: Stretch,
-        unit: usize,
-        fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
-    ) -> Result<()> {
-        self.device.order(Queue::Compute, Queue::Copy)?;
-        self.land()?;
-        let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
-        if chunk > CHUNK_BYTES {
-            return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
-        }
-        let (mut at, mut half, bytes) = (0, 0, dst.bytes);
-        while at < bytes {
-            let n = chunk.min(bytes - at);
-            self.wait(half)?;
-            let buffer = &mut self.halves[half].as_mut_slice()[..n];
-            fill(at, buffer)?;
-            // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
-            unsafe { dst.part(at, n).copy_in(self.device.driver(), buffer.as_ptr(), Queue::Copy)? };
-            self.mark(half)?;
-            at += n;
-            half ^= 1;
-        }
-        self.device.order(Queue::Copy, Queue::Compute)
-    }
-
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
-        self.send_rows(Stretch::plain(dst, data.len()), data)
+        self.send(&[Outgoing::plain(Stretch::plain(dst, data.len()), data)])
     }
 
-    pub(super) fn send_rows(&mut self, dst: Stretch, data: &[u8]) -> Result<()> {
-        self.send(dst, 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
-    }
-
-    /// Reads arrays piece by piece on all threads and sends each piece at once. All have arrived on return.
-    pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
-        let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, PIECE_BYTES);
-        let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
-        self.send_pieces(&pieces, &|array, at, into| {
-            arrays[array].feed.fill(&arrays[array].name, at, into).map_err(BackendError::Rows)
-        })?;
-        self.land()
-    }
-
-    /// [`Staging::send`] for large arrays: each piece is filled by one thread and sent when full, in any order. The
-    /// threads share the work evenly.
-    pub(super) fn send_wide(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
-        let (coarse, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);
-        for array in coarse {
-            self.send(array.dst, array.unit, &array.fill)?;
-        }
+    /// Sends arrays in order with the compute queue: after its present work, before later work. One thread fills a
+    /// piece and sends it at once, in any order; the threads share the work evenly.
+    pub(super) fn send(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
         let threads = rayon::current_num_threads();
-        let bytes: usize = long.iter().map(|a| a.dst.bytes).sum();
+        let bytes: usize = arrays.iter().map(|a| a.dst.bytes).sum();
         let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES).max(1) * threads);
-        let piece = |unit: usize| share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
-        let pieces: Vec<Piece> = long.iter().enumerate().flat_map(|(i, a)| cut(i, a.dst, piece(a.unit))).collect();
-        self.send_pieces(&pieces, &|array, at, into| (long[array].fill)(at, into))
-    }
-
-    fn send_pieces(&mut self, pieces: &[Piece], fill: &Fill<'_>) -> Result<()> {
+        let mut pieces = Vec::new();
+        for (i, Outgoing { dst, unit, .. }) in arrays.iter().enumerate() {
+            if *unit > PIECE_BYTES {
+                return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
+            }
+            pieces.extend(cut(i, *dst, share.next_multiple_of(*unit).min(PIECE_BYTES / unit * unit)));
+        }
         self.device.order(Queue::Compute, Queue::Copy)?;
         self.wait(0)?;
         self.wait(1)?;
@@ -240,7 +177,7 @@ impl Staging {
         let parts = self.halves.iter_mut().flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
         let slots = parts.zip(&self.passed).map(|(bytes, passed)| Slot { bytes, passed }).collect();
         self.flying = true;
-        let sent = stream_through(slots, pieces, fill, driver);
+        let sent = stream_through(slots, &pieces, arrays, driver);
         if sent.is_err() {
             // The caller frees the destination after an error: nothing may arrive there any more.
             self.land()?;
@@ -249,8 +186,8 @@ impl Staging {
         self.device.order(Queue::Copy, Queue::Compute)
     }
 
-    /// Waits for the pieces under way: their memory gets another use next.
-    fn land(&mut self) -> Result<()> {
+    /// Waits for the pieces under way.
+    pub(super) fn land(&mut self) -> Result<()> {
         if std::mem::take(&mut self.flying) {
             self.device.driver().synchronize(Queue::Copy)?;
         }

@@ -12,7 +12,7 @@ use super::driver::{DevicePtr, Home, Queue};
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::readback::Readback;
 use super::selection::Selection;
-use super::staging::{Incoming, Outgoing};
+use super::staging::Outgoing;
 use super::stretch::Stretch;
 use super::tensors::{Buf, HEAD, Recurrent, floats, narrow, narrowed};
 use super::{Cuda, shape};
@@ -130,11 +130,12 @@ impl Images for Cuda {
                         home,
                     });
                 }
-                compressed.extend(places.map(|(name, dst)| Incoming { dst, name, feed: feed.as_ref() }));
+                compressed.extend(places.map(|(name, dst)| Outgoing::rows(dst, name, feed.as_ref())));
             }
             of_cache.push(first..sources.len());
         }
-        self.staging.stream(&compressed)?;
+        self.staging.send(&compressed)?;
+        self.staging.land()?;
         let lazy_restore = LazyRestore::start(&self.device, sources)?;
         for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
             cache.set_in_flight(Some(InFlight { lazy_restore: Arc::clone(&lazy_restore), sources }));
@@ -217,9 +218,9 @@ impl Images for Cuda {
             if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
                 return Err(shape("write_states", format!("f32 {expected:?}"), format!("{image:?}")));
             }
-            outgoing.push(Outgoing::plain(state.state.ptr(), &image.data));
+            outgoing.push(Outgoing::plain(Stretch::plain(state.state.ptr(), image.data.len()), &image.data));
         }
-        self.staging.send_wide(&outgoing)
+        self.staging.send(&outgoing)
     }
 }
 
@@ -295,7 +296,7 @@ impl Cuda {
             return Err(shape("write_rows", format!("{} bytes", array.bytes), data.len()));
         }
         if home == Home::Device {
-            return self.staging.send_rows(array, data);
+            return self.staging.send(&[Outgoing::plain(array, data)]);
         }
         self.synchronize()?;
         // SAFETY: the device has finished with them; nothing is in flight to rows that are written.
@@ -310,7 +311,7 @@ impl Cuda {
 
     pub(super) fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {
         let data = self.staging.fetch(at, n * 4)?;
-        Ok(data.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
+        Ok(data.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
     }
 }
 

@@ -142,7 +142,7 @@ impl Laid {
 
     /// Records the kernel that copies them to `dst` into a graph.
     pub(super) fn take(&self, dst: DevicePtr) -> Result<()> {
-        let n = super::u32_of(self.words.as_slice().len() / 4)?;
+        let n = self.words.bytes() / 4;
         // Page-locked memory has one address for both sides.
         let from = self.words.as_ptr() as DevicePtr;
         // SAFETY: `lay` waits until the graph before has passed `given`; `dst` has as much room by the caller.

@@ -6,8 +6,9 @@ mod read;
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::staging::Outgoing;
+use super::stretch::Stretch;
 use super::tensors::{Matrix, Part};
-use super::{Cuda, launch, shape, u32_of};
+use super::{Cuda, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::engine::protocol::Dtype;
@@ -39,7 +40,7 @@ impl Cuda {
             to.fill(0);
             Ok(())
         };
-        self.staging.send_wide(&[Outgoing::new(memory.ptr(), bytes, 1, fill)])?;
+        self.staging.send(&[Outgoing::new(Stretch::plain(memory.ptr(), bytes), 1, fill)])?;
         self.staging.send_bytes(memory.ptr(), &[0; 4])?;
         // SAFETY: so many words are there.
         unsafe {
@@ -57,7 +58,7 @@ impl Cuda {
                 Wanted::GateUp([gate, up]) => self.interleave(gate, up, &mut travelling)?,
             });
         }
-        self.staging.send_wide(&travelling.outgoing)?;
+        self.staging.send(&travelling.outgoing)?;
         travelling.couples.iter().try_for_each(|couples| self.take_turns(couples))?;
         Ok(made)
     }
@@ -146,7 +147,7 @@ impl Cuda {
         let row_bytes = inner * 2;
         if form == Form::Bf16 {
             let fill = move |at: usize, to: &mut [u8]| fill_rows(at / row_bytes, inner, &from, to);
-            outgoing.push(Outgoing::new(memory.ptr(), rows * row_bytes, row_bytes, fill));
+            outgoing.push(Outgoing::new(Stretch::plain(memory.ptr(), rows * row_bytes), row_bytes, fill));
             return Ok(memory);
         }
         // The device packs slice by slice, so that it never holds all bf16 rows at once.
@@ -155,7 +156,8 @@ impl Cuda {
         for first in (0..rows).step_by(slice) {
             let count = slice.min(rows - first);
             let fill = |at: usize, to: &mut [u8]| fill_rows(first + at / row_bytes, inner, &from, to);
-            self.staging.send_wide(&[Outgoing::new(plain.ptr(), count * row_bytes, row_bytes, fill)])?;
+            let dst = Stretch::plain(plain.ptr(), count * row_bytes);
+            self.staging.send(&[Outgoing::new(dst, row_bytes, fill)])?;
             let to = memory.ptr() + form.bytes(first, inner) as u64;
             self.pack_rows(form, to, plain.ptr(), count, inner)?;
         }
@@ -186,7 +188,7 @@ impl Cuda {
             }
             Ok(())
         };
-        outgoing.push(Outgoing::new(memory.ptr(), all, 1, fill));
+        outgoing.push(Outgoing::new(Stretch::plain(memory.ptr(), all), 1, fill));
         Ok(memory)
     }
 
@@ -206,14 +208,18 @@ impl Cuda {
         let bytes = 2 * pairs.couples * pair_bytes;
         let memory = self.device.alloc("weights", bytes, Account::Weights)?;
         let fill = move |at: usize, to: &mut [u8]| {
-            let [gate, up] = weights;
-            let parts = to.chunks_mut(pair_bytes).enumerate().map(|(i, to)| {
-                let pair = at / pair_bytes + i;
-                (if pair.is_multiple_of(2) { gate } else { up }, pair / 2 * pair_bytes, to)
-            });
-            fill_parts(parts)
+            let (mut at, mut to, mut parts) = (at, to, Vec::new());
+            while !to.is_empty() {
+                let (pair, within) = (at / pair_bytes, at % pair_bytes);
+                let n = (pair_bytes - within).min(to.len());
+                let (here, rest) = std::mem::take(&mut to).split_at_mut(n);
+                at += here.len();
+                parts.push((weights[pair % 2], pair / 2 * pair_bytes + within, here));
+                to = rest;
+            }
+            fill_parts(parts.into_iter())
         };
-        travelling.outgoing.push(Outgoing::new(memory.ptr(), bytes, pair_bytes, fill));
+        travelling.outgoing.push(Outgoing::new(Stretch::plain(memory.ptr(), bytes), 1, fill));
         travelling.couples.push(Couples { memory: memory.ptr(), form, pairs });
         Ok(memory)
     }
@@ -222,14 +228,11 @@ impl Cuda {
         let Couples { memory: w, form, pairs } = couples;
         for (i, turns) in pairs.turns.iter().enumerate() {
             let from = self.places_of(*form, i, &turns.from)?;
-            let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes].map(u32_of);
-            let (first, bytes, pair_bytes) = (first?, bytes?, pair_bytes?);
-            let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples)?);
+            let (first, bytes, units) = (turns.first, turns.bytes, turns.units);
+            let (pair_bytes, couples) = (pairs.pair_bytes, pairs.couples);
+            let turns = launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples };
             // SAFETY: the memory has room for all pairs of both; the table covers the units of one place.
-            unsafe {
-                launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples }
-                    .launch(self.device.driver())?
-            };
+            unsafe { turns.launch(self.device.driver())? };
         }
         Ok(())
     }

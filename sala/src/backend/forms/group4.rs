@@ -28,7 +28,7 @@ impl Group4 {
     }
 
     /// log2 of the blocks of 32 columns that share a scale.
-    pub fn detail(self) -> u32 {
+    pub fn detail(self) -> usize {
         match self {
             Group4::G32 => 0,
             Group4::G64 => 1,
@@ -55,7 +55,7 @@ pub(super) fn row(group: Group4) -> FormRow {
     }
 }
 
-fn scale_at(detail: u32, place: Place, block: usize) -> usize {
+fn scale_at(detail: usize, place: Place, block: usize) -> usize {
     NIBBLES + ((place.tile * (4 >> detail) + (block >> detail)) * 8 + place.g) * 8 + place.upper * 4
 }
 
@@ -77,7 +77,7 @@ impl Packed {
     }
 }
 
-fn values(unit: &[u8], detail: u32, place: Place, dst: &mut [f32]) {
+fn values(unit: &[u8], detail: usize, place: Place, dst: &mut [f32]) {
     for (block, dst) in dst.chunks_exact_mut(32).enumerate() {
         let both = word(unit, scale_at(detail, place, block));
         let (scale, offset) = (f32::from_bits(both << 16), f32::from_bits(both & 0xffff_0000));

@@ -71,10 +71,10 @@ pub struct FormRow {
     /// Bytes after the units of 32 rows.
     pub tail: usize,
     /// A kernel parameter, see `packed.cuh`.
-    pub detail: u32,
+    pub detail: usize,
     values: fn(&[u8], Place, Extras, &mut [f32]),
     /// Positions of a row's bytes in a unit: (first, count).
-    pieces: fn(Place, u32) -> Vec<(usize, usize)>,
+    pieces: fn(Place, usize) -> Vec<(usize, usize)>,
     /// Whether all scales of a unit are finite, and not larger than kernels can use.
     good_unit: fn(&[u8]) -> bool,
     /// Packs a unit's row from bf16 values, where the program makes this form: plainly, or by the moments of its inputs.
@@ -83,7 +83,7 @@ pub struct FormRow {
 
 #[derive(Clone, Copy)]
 struct Extras {
-    detail: u32,
+    detail: usize,
     factor: Factor,
 }
 

@@ -4,8 +4,6 @@
 //! `e2m1 · scale`, which is exact in bf16, and multiply the sum by the factor in f32: as precise as the published
 //! numbers.
 
-use rayon::prelude::*;
-
 use super::{
     Form, FormRow, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nibble_word, nibbles_and, put, round, word,
 };
@@ -90,27 +88,24 @@ pub struct Nvfp4Rows<'a> {
 impl Packed {
     /// Repacks a published weight. `None` if `inner` is not a multiple of 128 or a size is wrong.
     pub fn nvfp4(out: usize, inner: usize, rows: Nvfp4Rows<'_>) -> Option<Packed> {
-        let form = Form::Nvfp4;
-        let table = form.row().filter(|_| form.fits(inner))?;
         if rows.values.len() != out * inner / 2 || rows.scales.len() != out * inner / BLOCK {
             return None;
         }
-        let mut bytes = vec![0u8; form.bytes(out, inner)];
-        let tail = inner / UNIT_COLUMNS * table.unit_bytes;
-        bytes.par_chunks_mut(form.pair_bytes(inner).max(1)).enumerate().for_each(|(pair, bytes)| {
+        let units = inner / UNIT_COLUMNS;
+        let mut packed = Packed::repack(Form::Nvfp4, out, inner, |unit, u, row, place| {
+            let (values, scales) = (UNIT_COLUMNS / 2, UNIT_COLUMNS / BLOCK);
+            let at = row * units + u;
+            let values = rows.values.get(at * values..(at + 1) * values).unwrap_or_default();
+            put_row(unit, place, values, rows.scales.get(at * scales..(at + 1) * scales).unwrap_or_default());
+        })?;
+        for (pair, bytes) in packed.bytes.chunks_exact_mut(Form::Nvfp4.pair_bytes(inner).max(1)).enumerate() {
+            let tail = bytes.len() - TAIL;
             for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
-                let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
-                let values = rows.values.get(row * inner / 2..(row + 1) * inner / 2).unwrap_or_default();
-                let scales = rows.scales.get(row * inner / BLOCK..(row + 1) * inner / BLOCK).unwrap_or_default();
-                let units = values.chunks_exact(UNIT_COLUMNS / 2).zip(scales.chunks_exact(UNIT_COLUMNS / BLOCK));
-                for (unit, (values, scales)) in bytes.chunks_exact_mut(table.unit_bytes).zip(units) {
-                    put_row(unit, place, values, scales);
-                }
                 put(bytes, tail + 4 * r, &rows.factor.gain().to_le_bytes());
                 put(bytes, tail + TAIL_EACH + 4 * r, &rows.factor.signed().to_le_bytes());
             }
-        });
-        Packed::from_bytes(form, out, inner, bytes)
+        }
+        Some(packed)
     }
 }
 

@@ -1,8 +1,8 @@
 //! GEMMs of prefill passes where no library is loaded, and of the first rows of a segment.
 
-use super::{HopperGemm, HopperOut, is_hopper, up};
-use crate::backend::cuda::driver::{Driver, GemmOut};
-use crate::backend::{Form, Result};
+use super::*;
+use crate::backend::Form;
+use crate::backend::cuda::driver::GemmOut;
 
 operands! {
     /// Of the GEMMs in every size of tiles.
@@ -16,7 +16,7 @@ operands! {
 macro_rules! gemm_kernels {
     ($($what:literal $params:ident [$($symbol:ident)+] tiles [$rows:literal, $outs:literal], threads $threads:literal,
         shared $shared:literal;)+) => {
-        kernels! { "gemm.cu", device: $(
+        kernels! { device; "gemm.cu": $(
             #[doc = $what]
             $params of Gemm [$($symbol)+] (
                 dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
@@ -48,8 +48,8 @@ gemm_kernels! {
 }
 
 struct Tiles {
-    rows: u32,
-    outs: u32,
+    rows: usize,
+    outs: usize,
     /// Indexed by [`GemmOut`].
     symbols: &'static [&'static str],
     launch: unsafe fn(Gemm, &dyn Driver, &'static str) -> Result<()>,
@@ -57,15 +57,15 @@ struct Tiles {
 
 impl Tiles {
     /// Whether at most half of a tile is empty, and three of four multiprocessors have a tile.
-    fn suit(&self, rows: u32, out: u32, multiprocessors: u32) -> bool {
-        let tiles = u64::from(up(rows, self.rows)) * u64::from(up(out, self.outs));
-        self.rows < 2 * rows.max(FEWEST) && tiles * 4 >= u64::from(multiprocessors) * 3
+    fn suit(&self, rows: usize, out: usize, multiprocessors: usize) -> bool {
+        let tiles = up(rows, self.rows) * up(out, self.outs);
+        self.rows < 2 * rows.max(FEWEST) && tiles * 4 >= multiprocessors * 3
     }
 }
 
-const FEWEST: u32 = 64;
+const FEWEST: usize = 64;
 
-fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static Tiles {
+fn tiles_for(rows: usize, out: usize, inner: usize, multiprocessors: usize) -> &'static Tiles {
     let (largest, smallest) = (&TILES[0], &TILES[TILES.len() - 1]);
     if !inner.is_multiple_of(64) {
         return largest;

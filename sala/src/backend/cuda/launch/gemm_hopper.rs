@@ -1,7 +1,7 @@
 //! GEMMs of prefill passes on Hopper: rows in bf16 with a weight in any form.
 
-use super::{DevicePtr, Driver, Result, TensorMap, up};
-use crate::backend::cuda::driver::{DeviceInfo, GemmOut, TileMap};
+use super::*;
+use crate::backend::cuda::driver::{GemmOut, TileMap};
 use crate::backend::{BackendError, Form};
 
 operands! {
@@ -14,7 +14,7 @@ operands! {
     f32 scale;
 }
 
-kernels! { "gemm_hopper.cu", device:
+kernels! { device; "gemm_hopper.cu":
     /// Rows of `x` with their columns in the order in which packed weights are multiplied; `blocks` of 32 columns
     TurnRows [turn_rows] (dst: Ptr("bf16*"), src: Ptr("const bf16*"), blocks: u32)
     grid [up(blocks, 256), 1, 1], threads 256, shared 0;
@@ -40,11 +40,11 @@ kernels! { "gemm_hopper.cu", device:
 }
 
 /// Rows of a tile, and weight rows of both tiles.
-const TILE_ROWS: u32 = 128;
-const WIDE: u32 = 256;
-const NARROW: u32 = 128;
+const TILE_ROWS: usize = 128;
+const WIDE: usize = 256;
+const NARROW: usize = 128;
 /// Shared memory of a block: two stages of the largest form in wide tiles and their barriers.
-const LEAST_SHARED: u32 = 200 << 10;
+const LEAST_SHARED: usize = 200 << 10;
 
 /// Whether the device has the tensor cores and the copy engine that these kernels use.
 pub fn is_hopper(info: &DeviceInfo) -> bool {
@@ -65,10 +65,10 @@ pub struct HopperGemm {
     pub w: DevicePtr,
     pub form: Form,
     pub dst: DevicePtr,
-    pub ldd: u32,
-    pub rows: u32,
-    pub out: u32,
-    pub inner: u32,
+    pub ldd: usize,
+    pub rows: usize,
+    pub out: usize,
+    pub inner: usize,
     pub to: HopperOut,
     pub scale: f32,
 }
@@ -82,14 +82,14 @@ impl HopperGemm {
         let outs = if narrow { NARROW } else { WIDE };
         let stage = match form.row() {
             None => (TILE_ROWS + outs) * 128,
-            Some(row) => TILE_ROWS * 256 + outs / 32 * u32::try_from(row.unit_bytes).unwrap_or(u32::MAX),
+            Some(row) => TILE_ROWS * 256 + outs / 32 * row.unit_bytes,
         };
         let map = |at, rows| {
-            d.tensor_map(&TileMap { at, second: u64::from(inner) * 2, width: inner, rows, tile: inner, tiles: 1 })
+            d.tensor_map(&TileMap { at, second: inner as u64 * 2, width: inner, rows, tile: inner, tiles: 1 })
         };
         let operands = HopperOperands {
             result: match to {
-                HopperOut::Gemm(to) => to as u32,
+                HopperOut::Gemm(to) => to as usize,
                 HopperOut::Swiglu => 3,
             },
             dst,
@@ -97,7 +97,7 @@ impl HopperGemm {
             x: map(x, rows)?,
             plain: if form == Form::Bf16 { map(w, out)? } else { TensorMap::default() },
             ldd,
-            detail: form.row().map_or(0, |row| row.detail),
+            detail: packed::detail(form),
             rows,
             out,
             inner,
@@ -119,7 +119,7 @@ impl HopperGemm {
 }
 
 /// Whether narrow tiles take less time in all: a round of them takes 55 % of one of wide tiles (measured on an H200).
-fn is_narrow(rows: u32, out: u32, multiprocessors: u32) -> bool {
+fn is_narrow(rows: usize, out: usize, multiprocessors: usize) -> bool {
     let rounds = |outs| (up(rows, TILE_ROWS) * up(out, outs)).div_ceil(multiprocessors.max(1));
     rounds(NARROW) * 55 < rounds(WIDE) * 100
 }

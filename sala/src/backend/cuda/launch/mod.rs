@@ -1,10 +1,10 @@
 //! The table of kernels: a row holds a kernel's symbols, parameters, grid, block and shared memory, and its
-//! description (layouts, limits). One module per file of `kernels/`, and `ring` for the GEMMs of 1..=16 rows.
+//! description (layouts, limits). One module per family of operations.
 //!
 //! [`kernels!`] turns a row into a structure of the kernel's parameters and a launch that passes them in the kernel's
-//! order. Kernels that share most of their parameters wrap the operands of their family ([`operands!`]) instead: an
-//! operation fills these in once for all its launches. `tests` compares the rows with the declarations in the `.cu`
-//! files.
+//! order; sizes are `usize` up to there, and one that a kernel's 32 bits do not hold is an error. Kernels that share
+//! most of their parameters wrap the operands of their family ([`operands!`]) instead: an operation fills these in once
+//! for all its launches. `tests` compares the rows with the declarations in the `.cu` files.
 //!
 //! # Safety
 //!
@@ -12,7 +12,8 @@
 //! extent in the row, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph holds
 //! it), and that outputs do not overlap inputs unless the row allows it.
 
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch, TensorMap};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Launch, TensorMap};
+use super::u32_of;
 use crate::backend::Result;
 
 /// `FAMILY: TYPE field field …; …`, where `Ptr` is a device address: the common parameters of a family's kernels. A
@@ -25,51 +26,51 @@ macro_rules! operands {
     };
 }
 
-/// `SOURCE, DEVICE: rows`; a row is
+/// `DEVICE; SOURCE: rows …`; a row is
 /// `/// what`, `Structure [symbols] (field: type, …) grid [x, y, z], threads n, shared bytes;` where grid and shared memory
 /// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, `TensorMap`, and `Ptr("C type")` for device
 /// addresses. `Structure of FAMILY` takes its fields from those operands.
 macro_rules! kernels {
-    ($source:expr, $device:ident: $(
+    ($device:ident; $($source:literal: $(
         $(#[doc = $what:literal])+
         $params:ident $(of $family:ident)? [$($symbol:ident)+] ($($field:ident: $type:ident $(($c:literal))?),+ $(,)?)
         grid $grid:expr, threads $threads:literal, shared $shared:expr;
-    )+) => {
-        $(
+    )+)+) => {
+        $($(
             parameters! { $(#[doc = $what])+ $params $(of $family)?; $($field: field_type!($type)),+ }
 
             impl $params {
                 /// Passes the launch of one of the row's symbols to `then`.
-                pub fn as_launch<R>(
+                pub fn as_launch(
                     &self,
-                    $device: &crate::backend::cuda::launch::DeviceInfo,
+                    $device: &DeviceInfo,
                     symbol: &'static str,
-                    then: impl FnOnce(&crate::backend::cuda::launch::Launch<'_>) -> R,
-                ) -> R {
+                    then: impl FnOnce(&Launch<'_>) -> Result<()>,
+                ) -> Result<()> {
                     let _ = $device;
                     fields!(self, $params $(of $family)?; $($field),+);
-                    let args = [$(crate::backend::cuda::launch::Arg::from($field)),+];
-                    then(&crate::backend::cuda::launch::launch_of($device, symbol, $grid, $threads, $shared, &args))
+                    let args = [$(argument!($type, $field)),+];
+                    then(&launch_of(symbol, $grid, $threads, $shared, &args)?)
                 }
 
                 /// # Safety
                 /// See the module: every pointer must have the extent in the row.
-                pub(super) unsafe fn launch_as(&self, d: &dyn crate::backend::cuda::launch::Driver, symbol: &'static str) -> crate::backend::cuda::launch::Result<()> {
+                pub(super) unsafe fn launch_as(&self, d: &dyn Driver, symbol: &'static str) -> Result<()> {
                     // SAFETY: the caller's.
                     self.as_launch(d.info(), symbol, |launch| unsafe { d.launch(launch) })
                 }
             }
             launcher!($params $($symbol)+);
-        )+
+        )+)+
 
         #[cfg(test)]
-        pub(in crate::backend::cuda::launch) const ROWS: &[crate::backend::cuda::launch::tests::Row] = &[$(crate::backend::cuda::launch::tests::Row {
+        pub(super) const ROWS: &[super::tests::Row] = &[$($(super::tests::Row {
             source: $source,
             symbols: &[$(stringify!($symbol)),+],
             params: &[$((c_type!($type $(($c))?), stringify!($field))),+],
             threads: $threads,
             shared: stringify!($shared),
-        }),+];
+        }),+),+];
     };
 }
 
@@ -101,7 +102,7 @@ macro_rules! launcher {
         impl $params {
             /// # Safety
             /// See the module: every pointer must have the extent in the row.
-            pub unsafe fn launch(&self, d: &dyn crate::backend::cuda::launch::Driver) -> crate::backend::cuda::launch::Result<()> {
+            pub unsafe fn launch(&self, d: &dyn Driver) -> Result<()> {
                 // SAFETY: the caller's.
                 unsafe { self.launch_as(d, stringify!($symbol)) }
             }
@@ -109,17 +110,29 @@ macro_rules! launcher {
     };
     ($params:ident $($symbol:ident)+) => {
         impl $params {
-            pub(in crate::backend::cuda::launch) const SYMBOLS: &[&'static str] = &[$(stringify!($symbol)),+];
+            pub(super) const SYMBOLS: &[&'static str] = &[$(stringify!($symbol)),+];
         }
     };
 }
 
 macro_rules! field_type {
     (Ptr) => {
-        crate::backend::cuda::launch::DevicePtr
+        DevicePtr
+    };
+    (u32) => {
+        usize
     };
     ($same:ident) => {
         $same
+    };
+}
+
+macro_rules! argument {
+    (u32, $field:ident) => {
+        Arg::from(u32_of($field)?)
+    };
+    ($type:ident, $field:ident) => {
+        Arg::from($field)
     };
 }
 
@@ -139,71 +152,53 @@ macro_rules! c_type {
     };
 }
 
-mod compare;
+mod attend;
 mod draft;
-mod fp8;
 mod gemm;
 mod gemm_hopper;
 mod lightning;
-mod lightning_prefill;
 mod packed;
-mod pool;
-mod ring;
 mod rows;
+mod select;
 mod skinny;
-mod sparse;
-mod sparse_attend;
-mod sparse_scores;
-mod sparse_select;
 #[cfg(test)]
 mod tests;
-mod top_logits;
 
-pub use compare::*;
+pub use attend::*;
 pub use draft::*;
-pub use fp8::*;
 pub use gemm::*;
 pub use gemm_hopper::*;
 pub use lightning::*;
-pub use lightning_prefill::*;
 pub use packed::*;
-pub use pool::*;
 pub use rows::*;
+pub use select::*;
 pub use skinny::*;
-pub use sparse::*;
-pub use sparse_attend::*;
-pub use sparse_scores::*;
-pub use sparse_select::*;
-pub use top_logits::*;
 
 #[cfg(test)]
-macro_rules! table {
-    ($($file:ident),+) => {
-        &[$($file::ROWS),+]
-    };
-}
-
-#[cfg(test)]
-const TABLE: &[&[tests::Row]] = super::images::kernel_files!(table);
+const TABLE: &[&[tests::Row]] = &[
+    attend::ROWS,
+    draft::ROWS,
+    gemm::ROWS,
+    gemm_hopper::ROWS,
+    lightning::ROWS,
+    packed::ROWS,
+    rows::ROWS,
+    select::ROWS,
+    skinny::ROWS,
+];
 
 /// Blocks of `by` that hold `n`, at least one.
-fn up(n: u32, by: u32) -> u32 {
+fn up(n: usize, by: usize) -> usize {
     n.div_ceil(by).max(1)
 }
 
-/// The same for large sizes; saturates, so that too many for a grid stay too many.
-fn up64(n: u64, by: u64) -> u32 {
-    u32::try_from(n.div_ceil(by).max(1)).unwrap_or(u32::MAX)
-}
-
 fn launch_of<'a>(
-    device: &DeviceInfo,
     kernel: &'static str,
-    grid: [u32; 3],
+    [x, y, z]: [usize; 3],
     threads: u32,
-    shared_bytes: u32,
+    shared_bytes: usize,
     args: &'a [Arg],
-) -> Launch<'a> {
-    let follow = if device.overlap { Follow::Overlap } else { Follow::After };
-    Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }
+) -> Result<Launch<'a>> {
+    let grid = [u32_of(x)?, u32_of(y)?, u32_of(z)?];
+    Ok(Launch { kernel, grid, threads, shared_bytes: u32_of(shared_bytes)?, args })
 }

@@ -1,23 +1,15 @@
 //! Packed weights in and out.
 
-use super::{Driver, Result, up};
+use super::*;
 use crate::backend::forms::{PAIR_ROWS, UNIT_COLUMNS};
 use crate::backend::{BackendError, Form};
 
 /// Threads that pack `rows` rows, rounded up to pairs of tiles, one group of columns each.
-fn groups(rows: u32, inner: u32, columns: u32) -> u32 {
-    rows.next_multiple_of(PAIR_ROWS as u32) * (inner / columns)
+fn groups(rows: usize, inner: usize, columns: usize) -> usize {
+    rows.next_multiple_of(PAIR_ROWS) * (inner / columns)
 }
 
-fn pairs(out: u32) -> u32 {
-    up(out, PAIR_ROWS as u32)
-}
-
-fn units(inner: u32) -> u32 {
-    inner / UNIT_COLUMNS as u32
-}
-
-kernels! { "packed.cu", device:
+kernels! { device; "packed.cu":
     /// Rows `tokens[0..rows]` of a packed weight as bf16 `[rows, inner]`; zeros for an id outside
     Gather [gather_int8 gather_int4 gather_int5 gather_int6 gather_group4 gather_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), tokens: Ptr("const u32*"), out: u32, inner: u32, detail: u32,
@@ -29,7 +21,7 @@ kernels! { "packed.cu", device:
     Unpack [unpack_int8 unpack_int4 unpack_int5 unpack_int6 unpack_group4 unpack_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
     )
-    grid [up(units(inner), 8), pairs(out), 1], threads 256, shared 0;
+    grid [up(inner / UNIT_COLUMNS, 8), up(out, PAIR_ROWS), 1], threads 256, shared 0;
 
     /// Pairs of tiles of gate and up in turns become the two that hold their rows in eights, in place: half-word i of the
     /// `bytes` bytes that both have at `first`, and so on `units` times, is what `from[i]` was
@@ -51,24 +43,29 @@ kernels! { "packed.cu", device:
     grid [up(groups(rows, inner, 32), 128), 1, 1], threads 128, shared 0;
 }
 
-/// The symbol of a row that `verb` names for a form.
-fn symbol(verb: &str, form: Form, symbols: &[&'static str]) -> Result<&'static str> {
-    let found = symbols.iter().find(|symbol| symbol.strip_prefix(verb) == Some(form.name()));
-    found
-        .copied()
-        .ok_or_else(|| BackendError::Unsupported(format!("no kernel {verb}{} for weights in that form", form.name())))
+pub(super) fn detail(form: Form) -> usize {
+    form.row().map_or(0, |row| row.detail)
+}
+
+/// The symbol of a row that `verb` names for a form, and the form's detail.
+fn of_form(verb: &str, form: Form, symbols: &[&'static str]) -> Result<(&'static str, usize)> {
+    let symbol = symbols.iter().find(|symbol| symbol.strip_prefix(verb) == Some(form.name()));
+    match symbol {
+        Some(symbol) => Ok((symbol, detail(form))),
+        None => Err(BackendError::Unsupported(format!("no kernel {verb}{} for weights in that form", form.name()))),
+    }
 }
 
 /// # Safety
 /// See the module.
 pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
-    let PackInt8 { dst, src, rows, inner, bad } = params;
     // SAFETY: the caller's.
     unsafe {
         if form == Form::Int8 {
             return params.launch(d);
         }
-        let symbol = symbol("pack_", form, PackPlanes::SYMBOLS)?;
+        let PackInt8 { dst, src, rows, inner, bad } = params;
+        let (symbol, _) = of_form("pack_", form, PackPlanes::SYMBOLS)?;
         PackPlanes { dst, src, rows, inner, bad }.launch_as(d, symbol)
     }
 }
@@ -78,8 +75,7 @@ pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
 /// # Safety
 /// See the module.
 pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
-    let symbol = symbol("unpack_", form, Unpack::SYMBOLS)?;
-    let detail = form.row().map_or(0, |row| row.detail);
+    let (symbol, detail) = of_form("unpack_", form, Unpack::SYMBOLS)?;
     // SAFETY: the caller's.
     unsafe { Unpack { detail, ..params }.launch_as(d, symbol) }
 }
@@ -89,8 +85,7 @@ pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
 /// # Safety
 /// See the module.
 pub unsafe fn gather(d: &dyn Driver, form: Form, params: Gather) -> Result<()> {
-    let symbol = symbol("gather_", form, Gather::SYMBOLS)?;
-    let detail = form.row().map_or(0, |row| row.detail);
+    let (symbol, detail) = of_form("gather_", form, Gather::SYMBOLS)?;
     // SAFETY: the caller's.
     unsafe { Gather { detail, ..params }.launch_as(d, symbol) }
 }

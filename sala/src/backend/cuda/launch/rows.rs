@@ -1,15 +1,34 @@
-//! Operations on rows.
+//! Operations on rows, from the embedding to the best logits.
 
-use super::{up, up64};
+use super::*;
+use crate::backend::TOP_LOGITS;
 
-kernels! { "rows.cu", device:
+/// Logits of a launch block of [`TopLogitsGroups`].
+pub const SPLIT_LOGITS: usize = 2048;
+
+/// Words of a row that [`TopLogitsPick`] finds: 256 logits, 256 ids, log Σ exp, padding.
+pub const FOUND_WORDS: usize = 2 * TOP_LOGITS + 4;
+
+/// Logits of a group of [`TopLogitsGroups`]: small vocabularies have to have more than 256 groups too.
+pub fn top_logits_group(vocab: usize) -> usize {
+    if vocab < 16384 { 8 } else { 32 }
+}
+
+/// The largest vocabulary that [`TopLogitsPick`] has shared memory for.
+pub fn most_logits(shared_limit: usize) -> usize {
+    // Of large ones: see `top_logits_group`; its static arrays take less than a KiB.
+    shared_limit.saturating_sub(1024) / 8 * 32
+}
+
+kernels! { device;
+    "rows.cu":
     /// `dst[i] = value`
     FillF32 [fill_f32] (dst: Ptr("float*"), n: u64, value: f32)
-    grid [up64(n, 1024), 1, 1], threads 256, shared 0;
+    grid [up(n as usize, 1024), 1, 1], threads 256, shared 0;
 
     /// `dst[i] = backend::synthetic_value(seed, i, std)`
     RandomBf16 [random_bf16] (dst: Ptr("bf16*"), n: u64, std: f32, seed: u64)
-    grid [up64(n, 1024), 1, 1], threads 256, shared 0;
+    grid [up(n as usize, 1024), 1, 1], threads 256, shared 0;
 
     /// Sums of n16 16-byte words, one a launch block, to time reading; `out` has room for 8 per multiprocessor
     MeasureRead [measure_read] (out: Ptr("float*"), src: Ptr("const uint4*"), n16: u64)
@@ -66,4 +85,46 @@ kernels! { "rows.cu", device:
     /// The same, rounded
     AuxRowsBf16 [aux_rows_bf16] (aux: Ptr("bf16*"), lda: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
     grid [rows, 1, 1], threads 256, shared 0;
+
+    "fp8.cu":
+    /// bf16 rows `[rows, n]` as e4m3 and a scale per row: `src = dst · scale`, the largest value of a row 448; rows of zeros, and of values up to 1e-30, are zeros with the scale 0
+    NarrowRows [narrow_rows] (
+        dst: Ptr("unsigned char*"), scales: Ptr("float*"), src: Ptr("const bf16*"), n: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
+
+    /// What `gate_rows` makes of rows in bf16, as `narrow_rows` makes it of those
+    NarrowGated [narrow_gated] (
+        dst: Ptr("unsigned char*"), scales: Ptr("float*"), o: Ptr("const float*"), ldo: u32, norm: Ptr("const float*"),
+        eps: f32, gate: Ptr("const bf16*"), ldg: u32, n: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
+
+    /// What `swiglu_rows` makes of rows in bf16, as `narrow_rows` makes it of those
+    NarrowSwiglu [narrow_swiglu] (
+        dst: Ptr("unsigned char*"), scales: Ptr("float*"), gu: Ptr("const bf16*"), inter: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
+
+    "top_logits.cu":
+    /// `tops [row][ceil(vocab/group)]`: the largest key of each `group` (8, 16 or 32) logits; `lse [row][split]`: (max, Σexp)
+    /// of each 2048; `splits = ceil(vocab/2048)`
+    TopLogitsGroups [top_logits_groups] (
+        tops: Ptr("u32*"), lse: Ptr("float2*"), logits: Ptr("const float*"), ld: u32, vocab: u32, group: u32, rows: u32,
+        splits: u32,
+    )
+    grid [splits, rows, 1], threads 256, shared 0;
+
+    /// `found [row][516]`: best 256 logits by (logit descending, id ascending), their ids, log Σ exp; −inf and id 0xffffffff
+    /// beyond the vocabulary
+    TopLogitsPick [top_logits_pick] (
+        found: Ptr("float*"), tops: Ptr("const u32*"), lse: Ptr("const float2*"), logits: Ptr("const float*"), ld: u32,
+        vocab: u32, group: u32, rows: u32, splits: u32,
+    )
+    grid [rows, 1, 1], threads 1024, shared 8 * vocab.div_ceil(group);
+
+    "compare.cu":
+    /// Sets `*found`, which is 0, where a and b differ in any of n16 16-byte words
+    Differ [differ] (found: Ptr("u32*"), a: Ptr("const uint4*"), b: Ptr("const uint4*"), n16: u64)
+    grid [up(n16 as usize, 1024), 1, 1], threads 256, shared 0;
 }

@@ -1,28 +1,66 @@
-//! GEMMs of 1..=16 rows.
+//! GEMMs of 1..=16 rows: the ring of stages through which weights of any form flow, the shared memory per block, and the
+//! blocks of a launch.
 
-use self::skinny::SkinnyBf16;
-use self::skinny_group4::SkinnyGroup4;
-use self::skinny_int4::SkinnyInt4;
-use self::skinny_int5::SkinnyInt5;
-use self::skinny_int6::SkinnyInt6;
-use self::skinny_int8::SkinnyInt8;
-use self::skinny_mixed::SkinnyMixed;
-use self::skinny_nvfp4::SkinnyNvfp4;
-use super::ring::{PART_ROWS, Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
-use crate::backend::cuda::driver::{DevicePtr, Driver};
-use crate::backend::{Form, Result, internal};
+use super::*;
+use crate::backend::{Form, internal};
+
+const SKINNY_TILE: usize = 32;
+
+struct Ring {
+    warps: usize,
+    columns: usize,
+    /// Bytes of weights in a stage, by the form's detail.
+    stage: fn(usize) -> usize,
+    /// Minimum number of stages: where shared memory is too small for them, rows are processed in two halves.
+    least: usize,
+    /// Maximum number of stages. Packed weights run best with few: the shared memory left over lets the small kernels
+    /// that follow start early, and copies that run ahead delay activations.
+    most: usize,
+}
+
+/// Rows with parts that are kept at a time, as in `kernels/skinny.cuh`.
+const PART_ROWS: usize = 8;
+
+/// The warps' parts of a tile, `LD_PART` of `kernels/skinny.cuh` floats a row.
+fn part_bytes(ring: &Ring, rows: usize) -> usize {
+    ring.warps * (SKINNY_TILE + 4) * rows.min(PART_ROWS) * 4
+}
+
+/// Bytes of the rows for one step of all warps.
+fn place_bytes(ring: &Ring, rows: usize) -> usize {
+    ring.warps * ring.columns * 2 * rows
+}
+
+/// Bytes in use by a block, for `[stages, places, deep, rows]`.
+fn used_bytes(ring: &Ring, detail: usize, [stages, places, deep, rows]: [usize; 4]) -> usize {
+    stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows) + deep * part_bytes(ring, rows)
+}
+
+/// Bytes allocated per block: more than half of a multiprocessor's, so that two blocks of a launch never share one
+/// while another idles.
+fn shared_bytes(ring: &Ring, detail: usize, sizes: [usize; 4], limit: usize) -> usize {
+    used_bytes(ring, detail, sizes).max((limit / 2 + 2048).min(limit))
+}
+
+/// The number of blocks that gives each the same number of tiles, unless that leaves many multiprocessors idle.
+pub(super) fn shares(out: usize, multiprocessors: usize) -> usize {
+    let processors = multiprocessors.max(1);
+    let tiles = out.div_ceil(SKINNY_TILE);
+    let even = tiles.div_ceil(tiles.div_ceil(processors));
+    if even * 10 >= processors * 9 { even } else { tiles.min(processors) }
+}
 
 /// Turns with parts kept before the warps of a block synchronise to add them up; more turns mean fewer waits. In a
 /// turn each team of warps (`teams` of `kernels/skinny.cuh`) works on its own tile and leaves as many parts fewer, and
 /// teams share rows that stay: the memory per turn and row is the same for any number of teams.
-const MOST_DEEP: u32 = 8;
+const MOST_DEEP: usize = 8;
 
 /// Shared memory left to the small kernels around a GEMM, which overlap with it.
-const LEFT_FREE: u32 = 44 << 10;
+const LEFT_FREE: usize = 44 << 10;
 
 /// Left for the kernels' own arrays, which count towards a block's limit, too: a factor of each row, and alignment of
 /// the rest.
-const OWN_BYTES: u32 = 256;
+const OWN_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkinnyTo {
@@ -40,7 +78,7 @@ pub enum SkinnyTo {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyRows {
     pub x: DevicePtr,
-    pub ld: u32,
+    pub ld: usize,
     /// f32 `[rows][inner / 32]`, sums of squares; or 0.
     pub sums: DevicePtr,
     pub eps: f32,
@@ -48,15 +86,14 @@ pub struct SkinnyRows {
 }
 
 impl SkinnyRows {
-    pub fn plain(x: DevicePtr, ld: u32) -> Self {
+    pub fn plain(x: DevicePtr, ld: usize) -> Self {
         SkinnyRows { x, ld, sums: 0, eps: 0.0, mul: 1.0 }
     }
 
     /// Rows from `first` on, of `inner` values each.
-    pub fn rows_from(self, first: u32, inner: u32) -> Self {
-        let first = u64::from(first);
-        let sums = if self.sums == 0 { 0 } else { self.sums + 4 * first * u64::from(inner / SUMMED) };
-        SkinnyRows { x: self.x + 2 * first * u64::from(self.ld), sums, ..self }
+    pub fn rows_from(self, first: usize, inner: usize) -> Self {
+        let sums = if self.sums == 0 { 0 } else { self.sums + (4 * first * (inner / SUMMED)) as u64 };
+        SkinnyRows { x: self.x + (2 * first * self.ld) as u64, sums, ..self }
     }
 }
 
@@ -67,42 +104,42 @@ pub struct NextRows {
     pub norm: DevicePtr,
     pub x: DevicePtr,
     pub sums: DevicePtr,
-    pub n: u32,
+    pub n: usize,
 }
 
 impl NextRows {
     /// From this row and column on, a multiple of 32.
-    pub fn rest(self, row: u32, column: u32) -> Self {
-        let [row, column, n, summed] = [row, column, self.n, SUMMED].map(u64::from);
-        let moved = |at: DevicePtr, by: u64| if at == 0 { 0 } else { at + by };
+    pub fn rest(self, row: usize, column: usize) -> Self {
+        let at_value = row * self.n + column;
+        let moved = |at: DevicePtr, by: usize| if at == 0 { 0 } else { at + by as u64 };
         NextRows {
             norm: moved(self.norm, 4 * column),
-            x: moved(self.x, 2 * (row * n + column)),
-            sums: moved(self.sums, 4 * (row * n + column) / summed),
+            x: moved(self.x, 2 * at_value),
+            sums: moved(self.sums, 4 * at_value / SUMMED),
             n: self.n,
         }
     }
 }
 
 /// Columns that become one of a row's sums of squares: `SUMMED` of `kernels/common.cuh`.
-pub const SUMMED: u32 = 32;
+pub const SUMMED: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyWeight {
     pub w: DevicePtr,
     pub form: Form,
-    pub out: u32,
+    pub out: usize,
     /// A multiple of 64, of 128 for packed forms.
-    pub inner: u32,
+    pub inner: usize,
     /// If rows of another form follow: the number of rows in `form`, and the address of the others.
-    pub second: Option<(u32, DevicePtr)>,
+    pub second: Option<(usize, DevicePtr)>,
 }
 
 /// Joins two weights for one kernel: rows of 4, 5 or 6 bits, then int8. The decision depends on the device and on the
 /// weights alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
     let forms = matches!((first.form, second.form), (Form::Int4 | Form::Int5 | Form::Int6, Form::Int8));
-    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8]) <= room(d);
+    let fits = used_bytes(&MIXED.ring, 0, [1, 1, 1, 8]) <= room(d);
     (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
         out: first.out + second.out,
         second: Some((first.out, second.w)),
@@ -119,27 +156,26 @@ impl SkinnyTo {
     }
 }
 
-fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
-    let ring = match weight.form {
-        _ if weight.second.is_some() => &skinny_mixed::RING,
-        Form::Bf16 => &skinny::RING,
-        Form::Int8 => &skinny_int8::RING,
-        Form::Int4 => &skinny_int4::RING,
-        Form::Int5 => &skinny_int5::RING,
-        Form::Int6 => &skinny_int6::RING,
-        Form::Group4(_) => &skinny_group4::RING,
-        Form::Nvfp4 => &skinny_nvfp4::RING,
-    };
-    (ring, weight.form.row().map_or(0, |row| row.detail))
+fn kernels_of(weight: &SkinnyWeight) -> &'static Kernels {
+    match weight.form {
+        _ if weight.second.is_some() => &MIXED,
+        Form::Bf16 => &BF16,
+        Form::Int8 => &INT8,
+        Form::Int4 => &INT4,
+        Form::Int5 => &INT5,
+        Form::Int6 => &INT6,
+        Form::Group4(_) => &GROUP4,
+        Form::Nvfp4 => &NVFP4,
+    }
 }
 
-fn room(d: &dyn Driver) -> u32 {
+fn room(d: &dyn Driver) -> usize {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
 /// Stages of the ring, places of rows, and tiles with kept parts. One tile's parts have precedence over the ring, up
 /// to the form's maximum; rows that several tiles need stay, if there is room for them.
-fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit: u32) -> [u32; 3] {
+fn divide(ring: &Ring, detail: usize, to: SkinnyTo, [rows, inner]: [usize; 2], limit: usize) -> [usize; 3] {
     let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows]);
     let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);
     if to == SkinnyTo::Add {
@@ -168,90 +204,82 @@ operands! {
 }
 
 /// Kernels of one form, and the flow of its weights through a block: a unit of a packed form is a warp's stage.
-macro_rules! form {
-    ($module:ident, $what:literal, $params:ident [$($symbol:ident)+], threads $threads:literal, $ring:expr) => {
-        pub(super) mod $module {
-            use super::*;
+struct Kernels {
+    ring: Ring,
+    symbols: &'static [&'static str],
+    launch: unsafe fn(Skinny, &dyn Driver, &'static str) -> Result<()>,
+}
 
-            pub(in crate::backend::cuda::launch) const RING: Ring = $ring;
-            const _: () = assert!(RING.warps * 32 == $threads);
+macro_rules! forms {
+    ($($form:ident: $source:literal $what:literal
+        $params:ident [$($symbol:ident)+] threads $threads:literal, ring $ring:expr;)+) => {
+        kernels! { device; $($source:
+            #[doc = $what]
+            $params of Skinny [$($symbol)+] (
+                dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
+                w2: Ptr("const unsigned char*"), x: Ptr("const bf16*"), ldx: u32, sums: Ptr("const float*"), eps: f32,
+                mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
+                next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
+            )
+            grid [shares(out, device.multiprocessors), 1, 1],
+            threads $threads,
+            shared shared_bytes(&$form.ring, detail, [stages, places, deep, rows], device.shared_limit);
+        )+ }
 
-            kernels! { concat!(stringify!($module), ".cu"), device:
-                #[doc = $what]
-                $params of Skinny [$($symbol)+] (
-                    dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
-                    w2: Ptr("const unsigned char*"), x: Ptr("const bf16*"), ldx: u32, sums: Ptr("const float*"), eps: f32,
-                    mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
-                    next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
-                )
-                grid [shares(out, device.multiprocessors), 1, 1],
-                threads $threads,
-                shared shared_bytes(&RING, detail, [stages, places, deep, rows], device.shared_limit);
-            }
-        }
+        $(
+            const _: () = assert!($form.ring.warps * 32 == $threads);
+            const $form: Kernels = Kernels {
+                ring: $ring,
+                symbols: $params::SYMBOLS,
+                // SAFETY: the caller's.
+                launch: |operands, d, symbol| unsafe { $params(operands).launch_as(d, symbol) },
+            };
+        )+
     };
 }
 
-#[cfg(test)]
-pub(in crate::backend::cuda::launch) use skinny::ROWS;
-
-form! {
-    skinny,
-    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. Results of a row are multiplied by `mul`, and by the reciprocal of its norm where there are `sums` [rows][inner/32]. add with `next_x` leaves rows of `next_n` values for the GEMM after the next norm. `w` is bf16; `detail` and `w2` are for other forms",
+forms! {
+    BF16: "skinny.cu" "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. Results of a row are multiplied by `mul`, and by the reciprocal of its norm where there are `sums` [rows][inner/32]. add with `next_x` leaves rows of `next_n` values for the GEMM after the next norm. `w` is bf16; `detail` and `w2` are for other forms"
     SkinnyBf16 [
         skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16
         skinny_add_8 skinny_add_16 skinny_logits_8 skinny_logits_16
-    ], threads 256, Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 }
-}
-form! {
-    skinny_int8, "As `skinny_*`, with a weight in the form int8, `inner` a multiple of 128",
+    ] threads 256, ring Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 };
+    INT8: "skinny_int8.cu" "As `skinny_*`, with a weight in the form int8, `inner` a multiple of 128"
     SkinnyInt8 [
         int8_store_8 int8_store_16 int8_swiglu_8 int8_swiglu_16
         int8_add_8 int8_add_16 int8_logits_8 int8_logits_16
-    ], threads 256, Ring { warps: 8, columns: 128, stage: |_| 4096 + 64, least: 2, most: 3 }
-}
-form! {
-    skinny_int4, "As `skinny_*`, with a weight in the form int4, `inner` a multiple of 128",
+    ] threads 256, ring Ring { warps: 8, columns: 128, stage: |_| 4096 + 64, least: 2, most: 3 };
+    INT4: "skinny_int4.cu" "As `skinny_*`, with a weight in the form int4, `inner` a multiple of 128"
     SkinnyInt4 [
         int4_store_8 int4_store_16 int4_swiglu_8 int4_swiglu_16
         int4_add_8 int4_add_16 int4_logits_8 int4_logits_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 }
-}
-form! {
-    skinny_int5, "As `skinny_*`, with a weight in the form int5, `inner` a multiple of 128",
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 };
+    INT5: "skinny_int5.cu" "As `skinny_*`, with a weight in the form int5, `inner` a multiple of 128"
     SkinnyInt5 [
         int5_store_8 int5_store_16 int5_swiglu_8 int5_swiglu_16
         int5_add_8 int5_add_16 int5_logits_8 int5_logits_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2560 + 256, least: 1, most: 2 }
-}
-form! {
-    skinny_int6, "As `skinny_*`, with a weight in the form int6, `inner` a multiple of 128",
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |_| 2560 + 256, least: 1, most: 2 };
+    INT6: "skinny_int6.cu" "As `skinny_*`, with a weight in the form int6, `inner` a multiple of 128"
     SkinnyInt6 [
         int6_store_8 int6_store_16 int6_swiglu_8 int6_swiglu_16
         int6_add_8 int6_add_16 int6_logits_8 int6_logits_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 3072 + 256, least: 1, most: 2 }
-}
-form! {
-    skinny_group4, "As `skinny_*`, with a weight in the form group4, `inner` a multiple of 128",
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |_| 3072 + 256, least: 1, most: 2 };
+    GROUP4: "skinny_group4.cu" "As `skinny_*`, with a weight in the form group4, `inner` a multiple of 128"
     SkinnyGroup4 [
         group4_store_8 group4_store_16 group4_swiglu_8 group4_swiglu_16
         group4_add_8 group4_add_16 group4_logits_8 group4_logits_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |detail| 2048 + (512 >> detail), least: 1, most: 2 }
-}
-form! {
-    skinny_nvfp4, "As `skinny_*`, with a weight in the form nvfp4, `inner` a multiple of 128",
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |detail| 2048 + (512 >> detail), least: 1, most: 2 };
+    NVFP4: "skinny_nvfp4.cu" "As `skinny_*`, with a weight in the form nvfp4, `inner` a multiple of 128"
     SkinnyNvfp4 [
         nvfp4_store_8 nvfp4_store_16 nvfp4_swiglu_8 nvfp4_swiglu_16
         nvfp4_add_8 nvfp4_add_16 nvfp4_logits_8 nvfp4_logits_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 }
-}
-// Units of either form are stages; that of int8 is larger.
-form! {
-    skinny_mixed, "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 (5, 6) and the others, from `w2` on, in int8",
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 };
+    // Units of either form are stages; that of int8 is larger.
+    MIXED: "skinny_mixed.cu" "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 (5, 6) and the others, from `w2` on, in int8"
     SkinnyMixed [
         mixed4_store_8 mixed4_store_16 mixed5_store_8
         mixed5_store_16 mixed6_store_8 mixed6_store_16
-    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 4096 + 64, least: 1, most: 2 }
+    ] threads 512, ring Ring { warps: 16, columns: 128, stage: |_| 4096 + 64, least: 1, most: 2 };
 }
 
 /// GEMM of 1..=16 rows with a weight `[out, inner]`.
@@ -262,19 +290,19 @@ pub unsafe fn skinny(
     d: &dyn Driver,
     to: SkinnyTo,
     dst: DevicePtr,
-    ldd: u32,
+    ldd: usize,
     weight: SkinnyWeight,
     from: SkinnyRows,
     next: NextRows,
     scale: f32,
-    rows: u32,
+    rows: usize,
 ) -> Result<()> {
-    let (ring, detail) = ring_of(&weight);
-    let limit = room(d);
+    let (kernels, detail, limit) = (kernels_of(&weight), packed::detail(weight.form), room(d));
+    let ring = &kernels.ring;
     if rows > 8 && used_bytes(ring, detail, [ring.least, ring.least, 1, rows]) > limit {
         // Where shared memory is small the rows are processed in two halves: the weights are read twice, the bits are
         // the same.
-        let second_half = dst + 8 * to.value_bytes() * u64::from(ldd);
+        let second_half = dst + 8 * to.value_bytes() * ldd as u64;
         // SAFETY: the caller's; both halves lie inside.
         return unsafe {
             skinny(d, to, dst, ldd, weight, from, next, scale, 8)?;
@@ -310,29 +338,18 @@ pub unsafe fn skinny(
         places,
         deep,
     };
-    macro_rules! launch {
-        ($params:ident, $first:expr) => {{
-            let symbol = $params::SYMBOLS.get($first + usize::from(rows > 8));
-            let symbol = symbol.ok_or_else(|| internal("skinny", "a product that no kernel makes"))?;
-            // SAFETY: the caller's.
-            unsafe { $params(operands).launch_as(d, symbol) }
-        }};
-    }
-    // Symbols are in the order of `SkinnyTo`, each for 8 rows and for 16.
-    let first = 2 * to as usize;
-    match form {
-        Form::Int4 if second.is_some() => launch!(SkinnyMixed, 0),
-        Form::Int5 if second.is_some() => launch!(SkinnyMixed, 2),
-        Form::Int6 if second.is_some() => launch!(SkinnyMixed, 4),
-        _ if second.is_some() => Err(internal("skinny", "a weight in two forms that no kernel takes")),
-        Form::Bf16 => launch!(SkinnyBf16, first),
-        Form::Int8 => launch!(SkinnyInt8, first),
-        Form::Int4 => launch!(SkinnyInt4, first),
-        Form::Int5 => launch!(SkinnyInt5, first),
-        Form::Int6 => launch!(SkinnyInt6, first),
-        Form::Group4(_) => launch!(SkinnyGroup4, first),
-        Form::Nvfp4 => launch!(SkinnyNvfp4, first),
-    }
+    // Symbols are in the order of `SkinnyTo`, each for 8 rows and for 16; mixed ones only store, by their first form.
+    let first = match (form, second) {
+        (_, None) => to as usize,
+        (Form::Int4, _) => 0,
+        (Form::Int5, _) => 1,
+        (Form::Int6, _) => 2,
+        _ => return Err(internal("skinny", "a weight in two forms that no kernel takes")),
+    };
+    let symbol = kernels.symbols.get(2 * first + usize::from(rows > 8));
+    let symbol = symbol.ok_or_else(|| internal("skinny", "a product that no kernel makes"))?;
+    // SAFETY: the caller's.
+    unsafe { (kernels.launch)(operands, d, symbol) }
 }
 
 #[cfg(test)]
@@ -341,17 +358,18 @@ mod tests {
 
     #[test]
     fn a_block_has_room_for_the_kernels_own_arrays_on_every_card() {
-        let rings = [
-            (&skinny::RING, 0),
-            (&skinny_int8::RING, 0),
-            (&skinny_int4::RING, 0),
-            (&skinny_int5::RING, 0),
-            (&skinny_int6::RING, 0),
-            (&skinny_mixed::RING, 0),
-            (&skinny_group4::RING, 0),
-            (&skinny_group4::RING, 2),
-            (&skinny_nvfp4::RING, 0),
+        let kernels = [
+            (&BF16, 0),
+            (&INT8, 0),
+            (&INT4, 0),
+            (&INT5, 0),
+            (&INT6, 0),
+            (&MIXED, 0),
+            (&GROUP4, 0),
+            (&GROUP4, 2),
+            (&NVFP4, 0),
         ];
+        let rings = kernels.map(|(kernels, detail)| (&kernels.ring, detail));
         let tos = [SkinnyTo::Store, SkinnyTo::Swiglu, SkinnyTo::Add, SkinnyTo::Logits];
         for limit in [99 << 10, 163 << 10, 227 << 10] {
             let room = limit - OWN_BYTES;

@@ -170,7 +170,7 @@ fn numbers_that_kernels_know_too_are_theirs() {
         ("common.cuh", "GROUP", limits::GROUP),
         ("common.cuh", "MAX_VERIFY", crate::backend::MAX_VERIFY_ROWS),
         ("top_logits.cu", "BEST", crate::backend::TOP_LOGITS),
-        ("common.cuh", "SUMMED", super::SUMMED as usize),
+        ("common.cuh", "SUMMED", super::SUMMED),
         ("attention.cuh", "KEY_TILE", joined::KEY_TILE),
         ("packed.cuh", "UNIT_COLUMNS", crate::backend::forms::UNIT_COLUMNS),
     ] {

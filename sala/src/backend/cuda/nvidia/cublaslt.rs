@@ -16,7 +16,7 @@ use std::time::Instant;
 use cudarc::cublaslt::{result, sys};
 
 use super::super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Queue, Scales, failed};
-use super::super::{launch, u32_of};
+use super::super::launch;
 use super::Nvidia;
 use crate::backend::Result;
 use call::Call;
@@ -135,8 +135,7 @@ impl CublasLt {
         let (mut from, mut scales) = (scratch, None);
         if fp8 {
             let (dst, of) = (at(room.narrowed), at(room.scales));
-            let (n, rows) = (u32_of(inner)?, u32_of(room.values)?);
-            let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n, rows };
+            let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n: inner, rows: room.values };
             // SAFETY: the values are followed by room for as many in e4m3 and their scales.
             unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_on(Queue::Proof, launch))? };
             (from, scales) = (dst, Some(Scales { x: of, w: of }));

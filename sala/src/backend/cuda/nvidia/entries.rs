@@ -1,25 +1,28 @@
-//! The methods of [`Driver`]: each makes the context current, calls the driver, and names the failed call.
+//! The methods of [`Driver`].
 
 use super::*;
 
-fn rows_of(rows: &Pitched) -> sys::CUDA_MEMCPY2D {
+/// A copy of rows between host and device: `of` says where the device's begin, the host's are contiguous.
+fn rows_of(host: *mut u8, of: &Pitched, inward: bool) -> sys::CUDA_MEMCPY2D {
+    let kinds = [sys::CUmemorytype::CU_MEMORYTYPE_HOST, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE];
+    let (pitches, [from, to]) = ([of.bytes, of.pitch], if inward { [0, 1] } else { [1, 0] });
     sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
-        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-        srcHost: std::ptr::null(),
-        srcDevice: 0,
+        srcMemoryType: kinds[from],
+        srcHost: host.cast(),
+        srcDevice: of.at,
         srcArray: null_mut(),
-        srcPitch: rows.bytes,
+        srcPitch: pitches[from],
         dstXInBytes: 0,
         dstY: 0,
-        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-        dstHost: null_mut(),
-        dstDevice: 0,
+        dstMemoryType: kinds[to],
+        dstHost: host.cast(),
+        dstDevice: of.at,
         dstArray: null_mut(),
-        dstPitch: rows.bytes,
-        WidthInBytes: rows.bytes,
-        Height: rows.rows,
+        dstPitch: pitches[to],
+        WidthInBytes: of.bytes,
+        Height: of.rows,
     }
 }
 
@@ -31,15 +34,13 @@ impl Driver for Nvidia {
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        self.bind("memory info")?;
-        let (free, _) = result::mem_get_info().map_err(|e| failed("memory info", e))?;
+        let (free, _) = self.call(format_args!("memory info"), result::mem_get_info)?;
         Ok(u64::try_from(free).unwrap_or(u64::MAX))
     }
 
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
-        self.bind("alloc")?;
         // SAFETY: freed by `free`.
-        unsafe { result::malloc_sync(bytes.max(1)) }.map_err(|e| failed(format!("allocating {bytes} bytes"), e))
+        self.call(format_args!("allocating {bytes} bytes"), || unsafe { result::malloc_sync(bytes.max(1)) })
     }
 
     fn free(&self, ptr: DevicePtr) {
@@ -53,12 +54,11 @@ impl Driver for Nvidia {
         if !self.info.brings_tiles {
             return Ok(TensorMap::default());
         }
-        self.bind("tensor map")?;
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        let size = [of.width, of.rows, of.tiles, 2].map(u64::from);
-        let strides = [u64::from(of.width) * VALUE, u64::from(of.tile) * VALUE, of.second];
+        let size = [of.width, of.rows, of.tiles, 2].map(|n| n as u64);
+        let strides = [of.width as u64 * VALUE, of.tile as u64 * VALUE, of.second];
         // SAFETY: the arrays have as many values as the rank asks for; memory is not looked at.
-        unsafe {
+        self.call(format_args!("a tensor map of {of:?}"), || unsafe {
             sys::cuTensorMapEncodeTiled(
                 &raw mut map,
                 sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -73,9 +73,8 @@ impl Driver for Nvidia {
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
-        }
-        .result()
-        .map_err(|e| failed(format!("a tensor map of {of:?}"), e))?;
+            .result()
+        })?;
         Ok(TensorMap(map.opaque))
     }
 
@@ -90,12 +89,11 @@ impl Driver for Nvidia {
         if home == Home::Host {
             return HostPages::reserve(bytes);
         }
-        self.bind("reserve")?;
         let mut at = 0;
         // SAFETY: writes one address.
-        unsafe { sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0) }
-            .result()
-            .map_err(|e| failed(format!("reserving {bytes} bytes of address space"), e))?;
+        self.call(format_args!("reserving {bytes} bytes of address space"), || unsafe {
+            sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0).result()
+        })?;
         Ok(at)
     }
 
@@ -170,11 +168,9 @@ impl Driver for Nvidia {
     }
 
     fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
-        self.bind("host alloc")?;
+        let what = format_args!("allocating {bytes} bytes of page-locked memory");
         // SAFETY: freed by `host_free`.
-        unsafe { result::malloc_host(bytes.max(1), 0) }
-            .map(|ptr| ptr.cast())
-            .map_err(|e| failed(format!("allocating {bytes} bytes of page-locked memory"), e))
+        self.call(what, || unsafe { result::malloc_host(bytes.max(1), 0) }).map(|ptr| ptr.cast())
     }
 
     fn host_free(&self, ptr: *mut u8) {
@@ -185,69 +181,47 @@ impl Driver for Nvidia {
     }
 
     unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
-        self.bind("copy to device")?;
         // SAFETY: the caller's.
-        unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), bytes, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("copying {bytes} bytes to the device"), e))
+        self.call(format_args!("copying {bytes} bytes to the device"), || unsafe {
+            sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), bytes, self.stream(queue)).result()
+        })
     }
 
     unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
-        self.bind("copy from device")?;
         // SAFETY: the caller's.
-        unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("copying {bytes} bytes from the device"), e))
+        self.call(format_args!("copying {bytes} bytes from the device"), || unsafe {
+            sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)).result()
+        })
     }
 
     unsafe fn copy_in_rows(&self, dst: &Pitched, src: *const u8, queue: Queue) -> Result<()> {
-        self.bind("copy to device")?;
-        let copy = sys::CUDA_MEMCPY2D {
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            srcHost: src.cast(),
-            srcPitch: dst.bytes,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstDevice: dst.at,
-            dstPitch: dst.pitch,
-            ..rows_of(dst)
-        };
+        let copy = rows_of(src.cast_mut(), dst, true);
         // SAFETY: the caller's.
-        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("copying {} rows of {} bytes to the device", dst.rows, dst.bytes), e))
+        self.call(format_args!("copying {} rows of {} bytes to the device", dst.rows, dst.bytes), || unsafe {
+            sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)).result()
+        })
     }
 
     unsafe fn copy_out_rows(&self, dst: *mut u8, src: &Pitched, queue: Queue) -> Result<()> {
-        self.bind("copy from device")?;
-        let copy = sys::CUDA_MEMCPY2D {
-            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            srcDevice: src.at,
-            srcPitch: src.pitch,
-            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: dst.cast(),
-            dstPitch: src.bytes,
-            ..rows_of(src)
-        };
+        let copy = rows_of(dst, src, false);
         // SAFETY: the caller's.
-        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("copying {} rows of {} bytes from the device", src.rows, src.bytes), e))
+        self.call(format_args!("copying {} rows of {} bytes from the device", src.rows, src.bytes), || unsafe {
+            sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)).result()
+        })
     }
 
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
-        self.bind("copy")?;
         // SAFETY: the caller's.
-        unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("copying {bytes} bytes on the device"), e))
+        self.call(format_args!("copying {bytes} bytes on the device"), || unsafe {
+            sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.stream(queue)).result()
+        })
     }
 
     unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()> {
-        self.bind("fill")?;
         // SAFETY: the caller's.
-        unsafe { sys::cuMemsetD8Async(dst, byte, bytes, self.stream(queue)) }
-            .result()
-            .map_err(|e| failed(format!("filling {bytes} bytes"), e))
+        self.call(format_args!("filling {bytes} bytes"), || unsafe {
+            sys::cuMemsetD8Async(dst, byte, bytes, self.stream(queue)).result()
+        })
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
@@ -288,40 +262,33 @@ impl Driver for Nvidia {
     }
 
     fn event(&self) -> Result<Event> {
-        self.bind("event")?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("event", e))?;
-        Ok(Event(event as u64))
+        let made = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        Ok(Event(self.call(format_args!("event"), made)? as u64))
     }
 
     fn record(&self, event: &Event, queue: Queue) -> Result<()> {
-        self.bind("record event")?;
         // SAFETY: from `event`.
-        unsafe { result::event::record(event_of(event), self.stream(queue)) }.map_err(|e| failed("record event", e))
+        self.call(format_args!("record event"), || unsafe {
+            result::event::record(event_of(event), self.stream(queue))
+        })
     }
 
     fn wait(&self, queue: Queue, event: &Event) -> Result<()> {
-        self.bind("wait for event")?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: from `event`.
-        unsafe {
-            result::stream::wait_event(
-                self.stream(queue),
-                event_of(event),
-                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
-            )
-        }
-        .map_err(|e| failed("wait for event", e))
+        self.call(format_args!("wait for event"), || unsafe {
+            result::stream::wait_event(self.stream(queue), event_of(event), flags)
+        })
     }
 
     fn wait_host(&self, event: &Event) -> Result<()> {
-        self.bind("wait for event")?;
         // SAFETY: from `event`.
-        unsafe { result::event::synchronize(event_of(event)) }.map_err(|e| failed("device work", e))
+        self.call(format_args!("device work"), || unsafe { result::event::synchronize(event_of(event)) })
     }
 
     fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
-        self.bind("elapsed")?;
         // SAFETY: from `event`.
-        unsafe { result::event::elapsed(event_of(from), event_of(to)) }.map_err(|e| failed("elapsed time", e))
+        self.call(format_args!("elapsed time"), || unsafe { result::event::elapsed(event_of(from), event_of(to)) })
     }
 
     fn drop_event(&self, event: Event) {
@@ -332,38 +299,34 @@ impl Driver for Nvidia {
     }
 
     fn synchronize(&self, queue: Queue) -> Result<()> {
-        self.bind("synchronize")?;
         // SAFETY: created in `open`.
-        unsafe { result::stream::synchronize(self.stream(queue)) }.map_err(|e| failed("device work", e))
+        self.call(format_args!("device work"), || unsafe { result::stream::synchronize(self.stream(queue)) })
     }
 
     fn begin_capture(&self) -> Result<()> {
-        self.bind("begin capture")?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: created in `open`.
-        unsafe {
-            result::stream::begin_capture(self.compute, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        }
-        .map_err(|e| failed("begin capture", e))
+        self.call(format_args!("begin capture"), || unsafe { result::stream::begin_capture(self.compute, mode) })
     }
 
     fn end_capture(&self) -> Result<Graph> {
-        self.bind("end capture")?;
         // SAFETY: a capture is open on this stream; the graph is destroyed once its executable form exists.
-        unsafe {
-            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end capture", e))?;
+        self.call(format_args!("end capture"), || unsafe {
+            let graph = result::stream::end_capture(self.compute)?;
             let mut ready = null_mut();
             let instantiated = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0).result();
             let _ = result::graph::destroy(graph);
-            instantiated.map_err(|e| failed("end capture", e))?;
+            instantiated?;
             let _ = result::graph::upload(ready, self.compute);
             Ok(Graph(ready as u64))
-        }
+        })
     }
 
     fn replay(&self, graph: &Graph) -> Result<()> {
-        self.bind("replay")?;
         // SAFETY: from `end_capture`; buffers it names outlive it (graphs are dropped first).
-        unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
+        self.call(format_args!("replay"), || unsafe {
+            result::graph::launch(graph.0 as sys::CUgraphExec, self.compute)
+        })
     }
 
     fn drop_graph(&self, graph: Graph) {

@@ -9,7 +9,7 @@ use super::super::launch::{self, HopperOut};
 use super::super::packed::Piece;
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
-use super::super::{Cuda, limits, shape, u32_of};
+use super::super::{Cuda, limits, shape};
 use super::ready::Way;
 use super::scratch::Scratch;
 use crate::backend::{BackendError, Form, Result, fp8, internal, sections};
@@ -97,12 +97,8 @@ impl Output {
 impl Cuda {
     /// One GEMM of a prefill pass. The program's own kernel computes the first rows of a segment, the library the
     /// rest: the split is a function of the row's place in its segment, never of time.
-    pub(in crate::backend::cuda) fn gemm(&mut self, input: Input, w: &Matrix, output: Output) -> Result<()> {
-        self.gemm_of(input, w, None, output)
-    }
-
-    /// The same for the sections of `w` in columns `only`, or for all.
-    pub(super) fn gemm_of(
+    /// For the sections of `w` in columns `only`, or for all.
+    pub(in crate::backend::cuda) fn gemm(
         &mut self,
         input: Input,
         w: &Matrix,
@@ -141,7 +137,6 @@ impl Cuda {
         let (row, wide) = (w.inner * 2, if to == HopperOut::Swiglu { 2 } else { 1 });
         for first in (0..input.own).step_by(HOPPER_ROWS) {
             let (count, x) = (HOPPER_ROWS.min(input.own - first), input.x + (first * row) as u64);
-            let (rows, inner) = (u32_of(count)?, u32_of(w.inner)?);
             let mut turned = None;
             for Piece { at, form, rows: here } in w.pieces(&columns)? {
                 let x = match (form, turned) {
@@ -149,19 +144,17 @@ impl Cuda {
                     (_, Some(turned)) => turned,
                     (_, None) => {
                         let dst = self.room(|scratch| &mut scratch.widened, count * row)?;
-                        let blocks = u32_of(count * w.inner / 32)?;
+                        let turn = launch::TurnRows { dst, src: x, blocks: count * w.inner / 32 };
                         // SAFETY: the scratch was just made for these rows.
-                        unsafe { launch::TurnRows { dst, src: x, blocks }.launch(self.device.driver())? };
+                        unsafe { turn.launch(self.device.driver())? };
                         *turned.insert(dst)
                     }
                 };
                 let Output { d: dst, ldd, scale, .. } = output.at_row(first).at_column(here.start / wide);
-                let (ldd, out) = (u32_of(ldd)?, u32_of(here.len())?);
+                let (w, out, inner) = (at, here.len(), w.inner);
+                let gemm = launch::HopperGemm { x, w, form, dst, ldd, rows: count, out, inner, to, scale };
                 // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
-                unsafe {
-                    launch::HopperGemm { x, w: at, form, dst, ldd, rows, out, inner, to, scale }
-                        .launch(self.device.driver())?;
-                }
+                unsafe { gemm.launch(self.device.driver())? };
             }
         }
         Ok(Input { made: input.own, ..input })
@@ -197,14 +190,12 @@ impl Cuda {
     ) -> Result<Input> {
         let InputParts { own, plain, narrow } = self.input_parts(w, only, rows)?;
         let x = self.input_room(w.inner)?;
-        let (n, ldo, Way { norm, gate, ldg }) = (u32_of(w.inner)?, u32_of(h.width)?, way);
-        let (plain, d) = (u32_of(plain)?, self.device.driver());
         if plain > 0 {
+            let (n, ldo, Way { norm, gate, ldg }) = (w.inner, h.width, way);
+            let gated =
+                launch::GateRows { dst: x, ldd: n, sums: 0, o: h.ptr(), ldo, norm, eps, gate, ldg, n, rows: plain };
             // SAFETY: the callers have checked sizes; buffers outlive the queue's work.
-            unsafe {
-                launch::GateRows { dst: x, ldd: n, sums: 0, o: h.ptr(), ldo, norm, eps, gate, ldg, n, rows: plain }
-                    .launch(d)?
-            };
+            unsafe { gated.launch(self.device.driver())? };
         }
         if let Some(to) = narrow {
             self.narrow_gated(to, h, own..rows, way, eps, w.inner)?;
@@ -222,12 +213,11 @@ impl Cuda {
         n: usize,
     ) -> Result<()> {
         let (Narrow { values: dst, scales }, Way { norm, gate, ldg }) = (to, way);
-        let gate = if gate == 0 { 0 } else { gate + rows.start as u64 * u64::from(ldg) * 2 };
-        let (o, ldo, n, rows) = (h.row(rows.start), u32_of(h.width)?, u32_of(n)?, u32_of(rows.len())?);
+        let gate = if gate == 0 { 0 } else { gate + (rows.start * ldg * 2) as u64 };
+        let (o, ldo, rows) = (h.row(rows.start), h.width, rows.len());
+        let narrow = launch::NarrowGated { dst, scales, o, ldo, norm, eps, gate, ldg, n, rows };
         // SAFETY: the callers have checked sizes and made room for so many rows; buffers outlive the queue's work.
-        unsafe {
-            launch::NarrowGated { dst, scales, o, ldo, norm, eps, gate, ldg, n, rows }.launch(self.device.driver())
-        }
+        unsafe { narrow.launch(self.device.driver()) }
     }
 
     fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
@@ -328,12 +318,9 @@ impl Cuda {
 
     /// bf16 rows `[rows, n]` in e4m3 ([`fp8::narrow`]).
     pub(in crate::backend::cuda) fn narrow(&self, to: Narrow, src: DevicePtr, rows: usize, n: usize) -> Result<()> {
-        let Narrow { values, scales } = to;
+        let Narrow { values: dst, scales } = to;
         // SAFETY: the callers have made room for so many rows and have them.
-        unsafe {
-            launch::NarrowRows { dst: values, scales, src, n: u32_of(n)?, rows: u32_of(rows)? }
-                .launch(self.device.driver())
-        }
+        unsafe { launch::NarrowRows { dst, scales, src, n, rows }.launch(self.device.driver()) }
     }
 
     pub(in crate::backend::cuda) fn narrow_room(
@@ -367,15 +354,13 @@ impl Cuda {
     }
 
     fn launch_gemm(&self, x: DevicePtr, w: DevicePtr, size: [usize; 3], output: Output) -> Result<()> {
-        if size[0] == 0 {
+        let ([rows, out, inner], Output { d: dst, ldd, to, scale }) = (size, output);
+        if rows == 0 {
             return Ok(());
         }
-        let Output { d, ldd, to, scale } = output;
-        let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(size[0])?, u32_of(size[1])?, u32_of(size[2])?);
+        let gemm = launch::Gemm { dst, ldd, x, ldx: inner, w, rows, out, inner, scale };
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
-        unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), to)
-        }
+        unsafe { gemm.launch(self.device.driver(), to) }
     }
 }
 

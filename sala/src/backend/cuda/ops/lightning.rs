@@ -5,7 +5,7 @@ use super::super::driver::DevicePtr;
 use super::super::launch;
 use super::super::tables::Tables;
 use super::super::tensors::{Buf, HEAD, Recurrent, Vector};
-use super::super::{Cuda, shape, u32_of};
+use super::super::{Cuda, shape};
 use super::check_rows;
 use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::core::spec::LightningSpec;
@@ -57,16 +57,16 @@ impl Lightning for Cuda {
         let v_col = (spec.heads + spec.kv_heads) * HEAD;
         let operands = launch::Lightning {
             o: to,
-            ldo: u32_of(o.width)?,
+            ldo: o.width,
             x: x.ptr(),
-            ldx: u32_of(x.width)?,
-            k_col: u32_of(width)?,
-            v_col: u32_of(v_col)?,
+            ldx: x.width,
+            k_col: width,
+            v_col,
             q_norm,
             k_norm,
             rope,
-            heads: u32_of(spec.heads)?,
-            kv_heads: u32_of(spec.kv_heads)?,
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
             scale: spec.scale,
             eps,
             ..launch::Lightning::default()
@@ -83,10 +83,10 @@ impl Lightning for Cuda {
                     next_x: leave.next.x,
                     next_sums: leave.next.sums,
                     gate: leave.way.gate,
-                    all: u32_of(rows)?,
+                    all: rows,
                     // With several sequences, the block of each row checks whether a sequence begins there: the
                     // recording fits any of them.
-                    sequences: u32_of(if states.len() > 1 { rows } else { 1 })?,
+                    sequences: if states.len() > 1 { rows } else { 1 },
                     ..operands
                 });
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
@@ -97,9 +97,9 @@ impl Lightning for Cuda {
                 let qk = self.input_room(v_col)?;
                 let operands = launch::Lightning {
                     dst: qk,
-                    ldd: u32_of(v_col)?,
+                    ldd: v_col,
                     qk,
-                    ldqk: u32_of(v_col)?,
+                    ldqk: v_col,
                     v: x.column(v_col),
                     ldv: operands.ldx,
                     state,
@@ -107,7 +107,7 @@ impl Lightning for Cuda {
                     pend_v,
                     slopes,
                     step: self.step.ptr(),
-                    rows: u32_of(rows)?,
+                    rows,
                     ..operands
                 };
                 let d = self.device.driver();
@@ -126,7 +126,8 @@ impl Lightning for Cuda {
         }
         self.step.flush()?;
         let [state, pend_k, pend_v, slopes] = state.entry();
-        let (step, heads, kv_heads) = (self.step.ptr(), u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
+        let LightningSpec { heads, kv_heads, .. } = *spec;
+        let step = self.step.ptr();
         let operands = launch::Lightning { state, pend_k, pend_v, slopes, step, heads, kv_heads, ..Default::default() };
         // SAFETY: the state was made with this spec; buffers outlive the queue's work and CUDA graphs.
         unsafe { launch::LightningFold(operands).launch(self.device.driver()) }
@@ -162,25 +163,14 @@ impl Cuda {
             Pass::Verify { .. } => self.step.rows_ptr(),
             Pass::Prefill { .. } => 0,
         };
-        match &mut self.rope {
-            Some(rope) if rope.theta.to_bits() == theta.to_bits() => {
-                if !rope.fresh {
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::RopeTable {
-                            table: rope.table.ptr(),
-                            inv_freq: rope.frequencies.ptr(),
-                            step,
-                            at,
-                            rows: u32_of(pass.rows())?,
-                        }
-                        .launch(self.device.driver())?
-                    };
-                    rope.fresh = true;
-                }
-                Ok(rope.table.ptr())
-            }
-            _ => Err(shape("lightning", "the rotation its state was made for", theta)),
+        let rope = self.rope.as_mut().filter(|rope| rope.theta.to_bits() == theta.to_bits());
+        let rope = rope.ok_or_else(|| shape("lightning", "the rotation its state was made for", theta))?;
+        let (table, inv_freq, rows) = (rope.table.ptr(), rope.frequencies.ptr(), pass.rows());
+        if !rope.fresh {
+            // SAFETY: the table has room for the rows of every pass; it outlives the queue's work and CUDA graphs.
+            unsafe { launch::RopeTable { table, inv_freq, step, at, rows }.launch(self.device.driver())? };
+            rope.fresh = true;
         }
+        Ok(table)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::super::driver::{GEMM_ROWS, GemmOut};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, launch, u32_of};
+use super::super::{Cuda, launch};
 use super::gemm::{Input, Narrow, Output};
 use super::rows::normed_by;
 use crate::backend::{Mlp, Pass, Result, Rows};
@@ -52,15 +52,13 @@ impl Cuda {
             let count = abreast.min(rest - first);
             let read = Input::narrow(input.at_row(first, hidden), count);
             let output = Output { d: wide, ldd: 2 * inter, to: GemmOut::Bf16, scale: 1.0 };
-            self.gemm(read, mlp.gate_up, output)?;
+            self.gemm(read, mlp.gate_up, None, output)?;
             let Narrow { values: dst, scales } = made.at_row(first, inter);
+            let swiglu = launch::NarrowSwiglu { dst, scales, gu: wide, inter, rows: count };
             // SAFETY: `mid` has room for so many rows of both; checked where `abreast` was found.
-            unsafe {
-                launch::NarrowSwiglu { dst, scales, gu: wide, inter: u32_of(inter)?, rows: u32_of(count)? }
-                    .launch(self.device.driver())?
-            };
+            unsafe { swiglu.launch(self.device.driver())? };
         }
         let output = Output { d: h.ptr(), ldd: h.width, to: GemmOut::AddF32, scale: mlp.scale }.at_row(own);
-        self.gemm(Input::narrow(made, rest), mlp.down, output)
+        self.gemm(Input::narrow(made, rest), mlp.down, None, output)
     }
 }

@@ -3,7 +3,7 @@
 use super::super::cache::Cache;
 use super::super::selection::Selection;
 use super::super::tensors::Buf;
-use super::super::{Cuda, launch, u32_of};
+use super::super::{Cuda, launch};
 use super::sparse::{kv_columns, tile_map};
 use crate::backend::{Result, internal};
 use crate::core::spec::SparseSpec;
@@ -47,7 +47,7 @@ impl Cuda {
             return Err(internal("attend", "sequences of a pass with contexts of different lengths"));
         }
         let (lookup, d) = (self.pools.lookup()?, self.device.driver());
-        let (slots, (xk, xv)) = (u32_of(pool.slots)?, kv_columns(x, spec));
+        let (slots, [xk, xv]) = (pool.slots, kv_columns(x, spec));
         let operands = launch::Attend {
             place: sel.lists.place.ptr(),
             fetch: lookup.fetch.ptr(),
@@ -63,7 +63,7 @@ impl Cuda {
             xv,
             ldx: attend.ldq,
             tables,
-            blocks: u32_of(paged.blocks)?,
+            blocks: paged.blocks,
             shares: launch::fetch_shares(d, slots),
             ..*attend
         };
@@ -79,24 +79,24 @@ impl Cuda {
     /// Attention of a prefill pass: the rows so far pass through the ring, part after part.
     pub(super) fn attend_staged(&mut self, attend: &launch::Attend, cache: &Cache, spec: &SparseSpec) -> Result<()> {
         let position = self.step.position();
-        let end = position + attend.rows as usize;
+        let end = position + attend.rows;
         self.pools.before_copies(&self.device)?;
         let ring = self.pools.ring(&self.device, spec, self.prefill_rows)?;
         for from in (0..end).step_by(ring.rows) {
             let until = (from + ring.rows).min(end);
             let filled = ring.fill(&cache.joined(), &cache.columns, from, until, until > position)?;
             let first = from / spec.block;
-            let before = (first * attend.row_tile as usize * 2) as u64;
+            let before = (first * attend.row_tile * 2) as u64;
             let staged = [filled.k, filled.v].map(|at| at.wrapping_add(before));
             let end = until.div_ceil(spec.block);
-            let map = tile_map(staged, attend.row_tile, spec, end - first)?;
+            let map = tile_map(staged, attend.row_tile, spec, end - first);
             let part = launch::AttendPrefillPart(launch::Attend {
                 k: filled.k,
                 v: filled.v,
                 map: self.device.driver().tensor_map(&map)?,
                 parts: ring.parts.ptr(),
-                from: u32_of(first)?,
-                until: u32_of(end)?,
+                from: first,
+                until: end,
                 ..*attend
             });
             // SAFETY: the rows of these blocks stay in the place until `done`; everything else as for the whole.

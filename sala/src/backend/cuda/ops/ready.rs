@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SUMMED, SkinnyRows};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, limits, shape, u32_of};
+use super::super::{Cuda, limits, shape};
 use crate::backend::{MAX_VERIFY_ROWS, NextOp, Pass, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) enum Kind {
 pub(super) struct Way {
     pub(super) norm: DevicePtr,
     pub(super) gate: DevicePtr,
-    pub(super) ldg: u32,
+    pub(super) ldg: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Cuda {
                 match x {
                     _ if columns.is_empty() => Way { norm, ..NO_WAY },
                     Some(x) if columns.len() == n && columns.end <= x.width => {
-                        Way { norm, gate: x.column(columns.start), ldg: u32_of(x.width)? }
+                        Way { norm, gate: x.column(columns.start), ldg: x.width }
                     }
                     // The reader of the gate reports this error.
                     Some(_) | None => return Ok(none),
@@ -99,7 +99,7 @@ impl Cuda {
             }
             _ => return Ok(none),
         };
-        if !n.is_multiple_of(SUMMED as usize) {
+        if !n.is_multiple_of(SUMMED) {
             return Ok(none);
         }
         let next = self.place(kind, way, n)?;
@@ -110,7 +110,7 @@ impl Cuda {
     /// [`Cuda::leave_rows`] of the residual stream, to which products with `w` are added.
     pub(super) fn leave_added(&mut self, h: DevicePtr, w: &Matrix, pass: Pass) -> Result<NextRows> {
         let before = w.parts.len().saturating_sub(1);
-        if w.parts.iter().take(before).any(|part| !part.rows.is_multiple_of(SUMMED as usize)) {
+        if w.parts.iter().take(before).any(|part| !part.rows.is_multiple_of(SUMMED)) {
             // A part would begin among columns that are summed together.
             self.ready.hint = None;
         }
@@ -127,12 +127,12 @@ impl Cuda {
 
     fn place(&mut self, kind: Kind, way: Way, n: usize) -> Result<NextRows> {
         let values = MAX_VERIFY_ROWS * n * 2;
-        let bytes = values + MAX_VERIFY_ROWS * n.div_ceil(SUMMED as usize) * 4;
+        let bytes = values + MAX_VERIFY_ROWS * n.div_ceil(SUMMED) * 4;
         let x = match kind {
             Kind::Normed => self.room(|scratch| &mut scratch.normed, bytes)?,
             Kind::Gated => self.room(|scratch| &mut scratch.gated, bytes)?,
         };
-        Ok(NextRows { norm: way.norm, x, sums: if way.norm == 0 { 0 } else { x + values as u64 }, n: u32_of(n)? })
+        Ok(NextRows { norm: way.norm, x, sums: if way.norm == 0 { 0 } else { x + values as u64 }, n })
     }
 
     /// f32 rows `first..first + rows` of `src`, `n` values each, in the form of a GEMM's input: ready ones, or made
@@ -150,27 +150,22 @@ impl Cuda {
             return Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), n));
         }
         let made = self.ready.made.take();
-        let NextRows { x, sums, n: width, .. } = self.place(kind, way, n)?;
-        let all = SkinnyRows { x, ld: width, sums, eps, mul };
+        let NextRows { x, sums, .. } = self.place(kind, way, n)?;
+        let all = SkinnyRows { x, ld: n, sums, eps, mul };
         let fits = |made: Made| (made.of, made.way, made.n) == (src.ptr(), way, n) && first + rows <= made.rows;
         if made.is_some_and(fits) {
             self.ready.found += 1;
-            return Ok(all.rows_from(u32_of(first)?, width));
+            return Ok(all.rows_from(first, n));
         }
-        let (driver, rows, lds, from) = (self.device.driver(), u32_of(rows)?, u32_of(src.width)?, src.row(first));
+        let (d, from, ld) = (self.device.driver(), src.row(first), src.width);
         let Way { norm, gate, ldg } = way;
+        let normed = launch::NormRows { dst: x, ldd: n, sums, src: from, lds: ld, norm, n, eps, mul: 1.0, rows };
+        let gated = launch::GateRows { dst: x, ldd: n, sums, o: from, ldo: ld, norm, eps, gate, ldg, n, rows };
         // SAFETY: the callers have checked sizes; the place has room for every verify pass.
         unsafe {
             match kind {
-                Kind::Normed => {
-                    launch::NormRows { dst: x, ldd: width, sums, src: from, lds, norm, n: width, eps, mul: 1.0, rows }
-                        .launch(driver)?;
-                }
-                Kind::Gated => {
-                    let (o, ldo) = (from, lds);
-                    launch::GateRows { dst: x, ldd: width, sums, o, ldo, norm, eps, gate, ldg, n: width, rows }
-                        .launch(driver)?;
-                }
+                Kind::Normed => normed.launch(d)?,
+                Kind::Gated => gated.launch(d)?,
             }
         }
         Ok(all)

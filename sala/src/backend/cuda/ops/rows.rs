@@ -6,7 +6,7 @@ use super::super::device::{Account, DeviceBuffer, Pinned};
 use super::super::driver::{DevicePtr, GemmOut, Queue};
 use super::super::launch::{self, HopperOut, NextRows, SkinnyRows, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, shape, u32_of};
+use super::super::{Cuda, shape};
 use super::check_rows;
 use super::gemm::Output;
 use super::ready::{Kind, Way};
@@ -37,25 +37,21 @@ impl Rows for Cuda {
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
         let (rows_at, tokens, height) = self.looked_up(table, self.step.tokens_ptr(), pass.rows())?;
-        let NextRows { norm: next_norm, x: next_x, sums: next_sums, .. } =
-            self.leave_normed(h.ptr(), table.inner, pass)?;
-        let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(height)?, u32_of(pass.rows())?);
+        let next = self.leave_normed(h.ptr(), table.inner, pass)?;
+        let embed = launch::EmbedRows {
+            h: h.ptr(),
+            table: rows_at,
+            tokens,
+            hidden: table.inner,
+            vocab: height,
+            scale,
+            next_norm: next.norm,
+            next_x: next.x,
+            next_sums: next.sums,
+            rows: pass.rows(),
+        };
         // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-        unsafe {
-            launch::EmbedRows {
-                h: h.ptr(),
-                table: rows_at,
-                tokens,
-                hidden,
-                vocab,
-                scale,
-                next_norm,
-                next_x,
-                next_sums,
-                rows,
-            }
-            .launch(self.device.driver())
-        }
+        unsafe { embed.launch(self.device.driver()) }
     }
 
     fn norm_linear_of(
@@ -80,7 +76,7 @@ impl Rows for Cuda {
             Pass::Prefill { rows } => {
                 let input = self.gated_input(h, normed_by(norm), eps, w, only.as_ref(), rows)?;
                 let output = Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 };
-                self.gemm_of(input, w, only.as_ref(), output)
+                self.gemm(input, w, only.as_ref(), output)
             }
         }
     }
@@ -119,17 +115,11 @@ impl Rows for Cuda {
                     let (first, columns) = (slice.rows.start / 2, slice.rows.len() / 2);
                     let output = Output { d: wide, ldd: slice.rows.len(), to: GemmOut::Bf16, scale: 1.0 };
                     self.gemm_slice(input, w, slice, output)?;
+                    let dst = to + ((made * inter + first) * 2) as u64;
+                    let gu = wide + (made * 2 * columns * 2) as u64;
+                    let swiglu = launch::SwigluRows { dst, ldd: inter, gu, inter: columns, rows: rows - made };
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::SwigluRows {
-                            dst: to + ((made * inter + first) * 2) as u64,
-                            ldd: u32_of(inter)?,
-                            gu: wide + (made * 2 * columns * 2) as u64,
-                            inter: u32_of(columns)?,
-                            rows: u32_of(rows - made)?,
-                        }
-                        .launch(self.device.driver())?
-                    };
+                    unsafe { swiglu.launch(self.device.driver())? };
                 }
                 Ok(())
             }
@@ -143,7 +133,7 @@ impl Rows for Cuda {
         match pass {
             Pass::Verify { rows } => {
                 let next = self.leave_added(h.ptr(), w, pass)?;
-                let input = SkinnyRows::plain(from, u32_of(x.width)?);
+                let input = SkinnyRows::plain(from, x.width);
                 self.skinny(SkinnyTo::Add, to, h.width, w, input, next, scale, rows)
             }
             Pass::Prefill { rows } => {
@@ -152,7 +142,7 @@ impl Rows for Cuda {
                     return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
                 let input = self.plain_input(from, w, rows)?;
-                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
+                self.gemm(input, w, None, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
     }
@@ -199,7 +189,7 @@ impl Rows for Cuda {
             return Err(shape("gate_output", format!("{} gate columns", w.inner), gate.len()));
         };
         let norm = norm.map_or(0, |norm| norm.memory.ptr());
-        let way = Way { norm, gate, ldg: if gate == 0 { 0 } else { u32_of(x.width)? } };
+        let way = Way { norm, gate, ldg: if gate == 0 { 0 } else { x.width } };
         match pass {
             Pass::Verify { rows } => {
                 let input = self.ready_rows(Kind::Gated, o, way, w.inner, [0, rows], [eps, 1.0])?;
@@ -209,7 +199,7 @@ impl Rows for Cuda {
             Pass::Prefill { rows } => {
                 self.ready.forget();
                 let input = self.gated_input(o, way, eps, w, None, rows)?;
-                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
+                self.gemm(input, w, None, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
     }
@@ -224,14 +214,14 @@ impl Rows for Cuda {
             ));
         }
         check_rows("keep_aux_hidden", aux_hidden, pass.rows())?;
-        let (to, ld, hidden, rows) =
-            (aux_hidden.column(slot * hidden), u32_of(aux_hidden.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
-        if aux_hidden.value_bytes() == 2 {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-            unsafe { launch::AuxRowsBf16 { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
-        } else {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-            unsafe { launch::AuxRows { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
+        let (aux, lda, h) = (aux_hidden.column(slot * hidden), aux_hidden.width, h.ptr());
+        let (d, rows) = (self.device.driver(), pass.rows());
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+        unsafe {
+            match aux_hidden.value_bytes() {
+                2 => launch::AuxRowsBf16 { aux, lda, h, hidden, rows }.launch(d),
+                _ => launch::AuxRows { aux, lda, h, hidden, rows }.launch(d),
+            }
         }
     }
 
@@ -268,7 +258,7 @@ impl Rows for Cuda {
                 self.touch();
             }
             let work = |bytes| self.device.zeroed("top_logits", bytes, Account::Work);
-            let splits = vocab.div_ceil(launch::SPLIT_LOGITS as usize);
+            let splits = vocab.div_ceil(launch::SPLIT_LOGITS);
             self.top_logits = Some(TopLogitsBuffers {
                 vocab,
                 // A smaller vocabulary, even with smaller groups, never needs more.
@@ -284,8 +274,7 @@ impl Rows for Cuda {
         // Page-locked memory has one address for both sides.
         let found = c.found.as_ptr() as DevicePtr;
         let (tops, lse) = (c.tops.ptr(), c.sums.ptr());
-        let (ld, vocab, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
-        let (group, splits) = (launch::top_logits_group(vocab), vocab.div_ceil(launch::SPLIT_LOGITS));
+        let (ld, group, splits) = (logits.width, launch::top_logits_group(vocab), vocab.div_ceil(launch::SPLIT_LOGITS));
         // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::TopLogitsGroups { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;

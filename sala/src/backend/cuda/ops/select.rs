@@ -21,7 +21,7 @@ impl Cuda {
         self.step.flush()?;
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
         // Comparisons use other rules than the model's own. The first run of a step is eager, so none is recorded yet.
-        let within = all_within(spec)?;
+        let within = all_within(spec);
         if sel.adapt(&self.device, spec)? || within != self.all_within {
             self.touch();
         }
@@ -34,7 +34,7 @@ impl Cuda {
         let [_, key_tile] = tiles_of(caches)?;
         let operands = launch::Select {
             q,
-            ldq: u32_of(x.width)?,
+            ldq: x.width,
             step: self.step.ptr(),
             scores: sel.scores.ptr(),
             part: sel.lse.ptr(),
@@ -47,15 +47,15 @@ impl Cuda {
             },
             window: plan.keys.window,
             stride: plan.keys.stride,
-            heads: u32_of(spec.heads)?,
-            kv_heads: u32_of(spec.kv_heads)?,
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
             key_tile,
             scale: softmax_scale(),
-            cap: u32_of(plan.cap)?,
-            init: u32_of(spec.init_blocks)?,
-            local: u32_of(spec.local_blocks)?,
-            topk: u32_of(spec.topk)?,
-            dense_until: dense_until(spec)?,
+            cap: plan.cap,
+            init: spec.init_blocks,
+            local: spec.local_blocks,
+            topk: spec.topk,
+            dense_until: dense_until(spec),
             ..launch::Select::default()
         };
         match pass {
@@ -63,9 +63,9 @@ impl Cuda {
                 let operands = launch::Select {
                     at: self.step.rows_ptr(),
                     of: self.table_of(caches)?,
-                    rows: u32_of(rows)?,
-                    splits: u32_of(plan.lse_splits)?,
-                    score_blocks: u32_of(plan.score_blocks)?,
+                    rows,
+                    splits: plan.lse_splits,
+                    score_blocks: plan.score_blocks,
                     // Rows with at most this many blocks take them all, whatever their scores.
                     all_below: operands.topk,
                     ..operands
@@ -90,9 +90,9 @@ impl Cuda {
                     let operands = launch::Select {
                         keys: if operands.level == 2 { k2 } else { k1 },
                         k1,
-                        score_blocks: u32_of(blocks)?,
-                        row0: u32_of(row0)?,
-                        rows: u32_of(part.min(rows - row0))?,
+                        score_blocks: blocks,
+                        row0,
+                        rows: part.min(rows - row0),
                         ..operands
                     };
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.

@@ -3,7 +3,7 @@
 use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
 use super::super::tensors::Matrix;
-use super::super::{Cuda, shape, u32_of};
+use super::super::{Cuda, shape};
 use super::gemm::check_width;
 use crate::backend::Result;
 
@@ -20,7 +20,6 @@ impl Cuda {
         rows: usize,
     ) -> Result<()> {
         check_width(w)?;
-        let (ldd, rows) = (u32_of(ldd)?, u32_of(rows)?);
         if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
             return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
         }
@@ -29,7 +28,7 @@ impl Cuda {
             let next = next.rest(0, column);
             // SAFETY: the callers have checked sizes.
             unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, next, scale, rows)? };
-            dst += u64::from(weight.out) * form.value_bytes();
+            dst += weight.out as u64 * form.value_bytes();
             column += weight.out;
         }
         Ok(())
@@ -37,11 +36,10 @@ impl Cuda {
 
     /// The launches of a skinny GEMM: one per part, or one for two parts that a kernel combines.
     fn skinny_weights(&self, to: SkinnyTo, w: &Matrix) -> Result<Vec<SkinnyWeight>> {
-        let inner = u32_of(w.inner)?;
         let mut weights: Vec<SkinnyWeight> = Vec::new();
         for part in &w.parts {
-            let out = u32_of(part.rows)?;
-            let next = SkinnyWeight { w: part.memory.ptr(), form: part.form, out, inner, second: None };
+            let (w, inner) = (part.memory.ptr(), w.inner);
+            let next = SkinnyWeight { w, form: part.form, out: part.rows, inner, second: None };
             match weights.last_mut() {
                 Some(last) if last.second.is_none() => match launch::joined(self.device.driver(), to, *last, next) {
                     Some(both) => *last = both,

@@ -8,7 +8,7 @@ use super::super::limits::BLOCK;
 use super::super::selection::{Selection, Sums};
 use super::super::tables::{Entry, TableId, Tables};
 use super::super::tensors::{Buf, HEAD};
-use super::super::{Cuda, launch, shape, u32_of};
+use super::super::{Cuda, launch, shape};
 use super::check_rows;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
 use crate::core::spec::SparseSpec;
@@ -26,30 +26,20 @@ pub(super) fn only<T>(caches: &[T]) -> Result<&T> {
 }
 
 /// Elements between tiles of keys and values, and of compressed keys: equal in all caches of a pass.
-pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
-    let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles()?;
-    for cache in caches {
-        if cache.tiles()? != first {
-            return Err(internal("verify", "caches of a pass with tiles of two shapes"));
-        }
+pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[usize; 2]> {
+    let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles();
+    if caches.iter().any(|cache| cache.tiles() != first) {
+        return Err(internal("verify", "caches of a pass with tiles of two shapes"));
     }
     Ok(first)
 }
 
-pub(super) fn tile_map([k, v]: [DevicePtr; 2], row_tile: u32, spec: &SparseSpec, blocks: usize) -> Result<TileMap> {
-    let width = u32_of(spec.kv_heads * HEAD)?;
-    Ok(TileMap {
-        at: k,
-        second: v.wrapping_sub(k),
-        width,
-        rows: u32_of(BLOCK)?,
-        tile: row_tile,
-        tiles: u32_of(blocks)?,
-    })
+pub(super) fn tile_map([k, v]: [DevicePtr; 2], tile: usize, spec: &SparseSpec, tiles: usize) -> TileMap {
+    TileMap { at: k, second: v.wrapping_sub(k), width: spec.kv_heads * HEAD, rows: BLOCK, tile, tiles }
 }
 
-pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> (DevicePtr, DevicePtr) {
-    (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD))
+pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> [DevicePtr; 2] {
+    [spec.heads, spec.heads + spec.kv_heads].map(|head| x.column(head * HEAD))
 }
 
 impl Cuda {
@@ -93,30 +83,26 @@ impl Sparse for Cuda {
         for cache in caches.iter_mut() {
             self.settle(cache)?;
         }
-        let (xk, xv) = kv_columns(x, spec);
-        let (ldx, kv_heads) = (u32_of(x.width)?, u32_of(spec.kv_heads)?);
+        let [xk, xv] = kv_columns(x, spec);
+        let (ldx, kv_heads) = (x.width, spec.kv_heads);
         match pass {
             Pass::Verify { rows } => {
                 let caches: Vec<&Cache> = caches.iter().map(|cache| &**cache).collect();
                 let (of, [row_tile, key_tile]) = (self.table_of(&caches)?, tiles_of(&caches)?);
-                let (at, rows) = (self.step.rows_ptr(), u32_of(rows)?);
+                let at = self.step.rows_ptr();
+                let append = launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, row_tile, key_tile, rows };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, row_tile, key_tile, rows }
-                        .launch(self.device.driver())
-                }
+                unsafe { append.launch(self.device.driver()) }
             }
             Pass::Prefill { rows } => {
                 let cache = only(caches)?;
                 let ([k, v, k1, k2], paged) = (cache.entry(), cache.paged.is_some());
-                let [row_tile, key_tile] = cache.tiles()?;
+                let [row_tile, key_tile] = cache.tiles();
                 cache.forget(self.step.position())?;
-                let (step, rows) = (self.step.ptr(), u32_of(rows)?);
+                let step = self.step.ptr();
+                let append = launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, row_tile, key_tile, rows };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, row_tile, key_tile, rows }
-                        .launch(self.device.driver())?
-                };
+                unsafe { append.launch(self.device.driver())? };
                 if paged { self.pools.ring(&self.device, spec, self.prefill_rows)?.appended() } else { Ok(()) }
             }
         }
@@ -158,18 +144,18 @@ impl Sparse for Cuda {
         let [row_tile, _] = tiles_of(caches)?;
         let operands = launch::Attend {
             q,
-            ldq: u32_of(x.width)?,
+            ldq: x.width,
             o: to,
-            ldo: u32_of(o.width)?,
+            ldo: o.width,
             step: self.step.ptr(),
             list: sel.lists.list.ptr(),
             count: sel.count.ptr(),
-            cap: u32_of(sel.plan.cap)?,
-            heads: u32_of(spec.heads)?,
-            kv_heads: u32_of(spec.kv_heads)?,
+            cap: sel.plan.cap,
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
             row_tile,
             scale: softmax_scale(),
-            rows: u32_of(pass.rows())?,
+            rows: pass.rows(),
             ..launch::Attend::default()
         };
         match pass {
@@ -182,10 +168,10 @@ impl Sparse for Cuda {
                     part_o: sel.lists.part_o.ptr(),
                     part_ml: sel.lists.part_ml.ptr(),
                     part_block: sel.lists.part_block.ptr(),
-                    splits: u32_of(sel.plan.attend_splits)?,
-                    all_until: u32_of(self.all_within)?,
+                    splits: sel.plan.attend_splits,
+                    all_until: self.all_within,
                     mass: sel.mass.ptr(),
-                    ldm: u32_of(sel.plan.score_blocks)?,
+                    ldm: sel.plan.score_blocks,
                     next_norm: leave.next.norm,
                     next_x: leave.next.x,
                     next_sums: leave.next.sums,
@@ -212,7 +198,7 @@ impl Sparse for Cuda {
                     return self.attend_staged(&operands, cache, spec);
                 }
                 let end = (self.step.position() + rows).div_ceil(BLOCK);
-                let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end)?)?;
+                let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end))?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe { launch::AttendPrefill(launch::Attend { map, ..operands }).launch(d) }
             }
@@ -253,14 +239,14 @@ impl Sparse for Cuda {
         let launch = launch::MassAdd {
             sums: sel.sum(of).ptr(),
             mass: sel.mass.ptr(),
-            ldm: u32_of(sel.plan.score_blocks)?,
+            ldm: sel.plan.score_blocks,
             // Position that row 0 would have in the same sequence; may be negative.
-            position: u32_of(position)?.wrapping_sub(u32_of(rows.start)?),
-            blocks: u32_of(blocks.min(sel.plan.score_blocks))?,
-            init: u32_of(spec.init_blocks)?,
-            local: u32_of(spec.local_blocks)?,
-            row0: u32_of(rows.start)?,
-            rows: u32_of(rows.len())?,
+            position: (position as u32).wrapping_sub(rows.start as u32) as usize,
+            blocks: blocks.min(sel.plan.score_blocks),
+            init: spec.init_blocks,
+            local: spec.local_blocks,
+            row0: rows.start,
+            rows: rows.len(),
         };
         // SAFETY: both have a value for each of `score_blocks` blocks, `mass` for 16 rows.
         unsafe { launch.launch(self.device.driver()) }
@@ -274,8 +260,7 @@ impl Sparse for Cuda {
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
-        let [thoughts, answer] = sel.sums.both();
-        for buffer in [&sel.mass, thoughts, answer] {
+        for buffer in sel.sums.both().iter().chain([&sel.mass]) {
             // SAFETY: the buffer has this size.
             unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute)? };
         }
@@ -289,11 +274,8 @@ impl Sparse for Cuda {
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
         let blocks = self.step.position().div_ceil(BLOCK).min(sel.plan.score_blocks);
         let data = self.staging.fetch(sel.sum(of).ptr(), blocks * 16)?;
-        let words: Vec<u64> = data
-            .chunks_exact(8)
-            .map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]]))
-            .collect();
-        Ok(words.chunks_exact(2).map(|pair| BlockMass { chosen: pair[0], forced: pair[1] }).collect())
+        let pairs = data.chunks_exact(16).map(bytemuck::pod_read_unaligned);
+        Ok(pairs.map(|[chosen, forced]: [u64; 2]| BlockMass { chosen, forced }).collect())
     }
 
     fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {
