@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use super::database::{Access, Store};
 use super::directory;
 use super::error::{Result, StoreError, is_damage};
-use super::format::{self, FileKind};
+use super::format::FileKind;
 use super::messages::UNREADABLE;
 use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
@@ -257,13 +257,8 @@ impl Store {
     fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
         // The state may have been dropped meanwhile.
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
-        let path = self.layout.file(id, kind);
-        let read = match kind {
-            FileKind::Rows => format::read_rows(&*self.disk, &path, id, &root).map(drop),
-            FileKind::End => format::read_end(&*self.disk, &path, id, &root).map(drop),
-        };
-        match read {
-            Ok(()) => Ok(None),
+        match self.open_file(id, kind, &root).and_then(|file| file.read()) {
+            Ok(_) => Ok(None),
             Err(fault) if fault.lasting => Ok(Some(fault.why)),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }

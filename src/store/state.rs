@@ -4,13 +4,12 @@
 //! twice. Never writes files; `save.rs` does.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use rusqlite::params;
 
 use super::database::{Store, lock};
 use super::error::{Result, StoreError, is_damage};
-use super::format::{self, Fault, FileKind};
+use super::format::{self, Fault, FileKind, OpenFile};
 use super::query;
 use super::recorded::{KEPT, SEGMENT, forget, segment_row};
 use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in};
@@ -176,28 +175,30 @@ impl Store {
 
     /// KV rows of one segment; checked.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
-        let rows = self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))?;
-        rows.ok_or_else(|| self.not_kept(id, FileKind::Rows))
+        self.with_file(id, FileKind::Rows, |file| file.read_rows())?.ok_or_else(|| self.not_kept(id, FileKind::Rows))
     }
 
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
-        let end = self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))?;
-        end.ok_or_else(|| self.not_kept(id, FileKind::End))
+        self.with_file(id, FileKind::End, |file| file.read_end())?.ok_or_else(|| self.not_kept(id, FileKind::End))
     }
 
-    /// `None`: the file is missing, or has now been declared missing.
-    pub(super) fn attempt<T>(
+    /// Reads from a file of a segment. `None`: it is missing, or has now been declared missing.
+    pub(super) fn with_file<T>(
         &self,
         id: &SegmentId,
         kind: FileKind,
-        read: impl FnOnce(&[u8; 32], &Path) -> Result<T, Fault>,
+        read: impl FnOnce(OpenFile) -> Result<T, Fault>,
     ) -> Result<Option<T>> {
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
-        match read(&root, &self.layout.file(id, kind)) {
+        match self.open_file(id, kind, &root).and_then(read) {
             Ok(found) => Ok(Some(found)),
             Err(fault) if fault.lasting && self.declare_missing(id, kind, &fault.why) => Ok(None),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
+    }
+
+    pub(super) fn open_file(&self, id: &SegmentId, kind: FileKind, root: &[u8; 32]) -> Result<OpenFile, Fault> {
+        format::open(&self.disk, &self.layout.file(id, kind), None, kind, id, root)
     }
 
     fn not_kept(&self, id: &SegmentId, kind: FileKind) -> StoreError {
