@@ -75,9 +75,26 @@ impl Texts {
 
     /// Writes the texts of a save; `Some` if it waits for another attempt.
     fn write(&mut self, mut queued: Queued) -> Option<()> {
-        let was_stuck = lock(&self.shared.status).stuck.is_some();
-        let (id, mut given_up) = (queued.id, None);
-        let (images, grown) = match self.shared.store.apply(&queued.save.changes) {
+        let (id, was_stuck) = (queued.id, lock(&self.shared.status).stuck.is_some());
+        let applied = match self.shared.store.apply(&queued.save.changes) {
+            Err(e) if e.is_disk() => {
+                self.wait_for_disk(queued, self.reason(&e));
+                return Some(());
+            }
+            Err(e) => {
+                let earlier = lock(&self.shared.status).given_up.clone().filter(|_| e.lacks_another());
+                Err(earlier.unwrap_or_else(|| self.reason(&e)))
+            }
+            Ok(applied) => Ok(applied),
+        };
+        // Before the events: a receiver may close the writer at once.
+        self.shared.update(|status| {
+            (status.texts, status.stuck) = (id, None);
+            if let Err(why) = &applied {
+                status.given_up.get_or_insert(why.clone());
+            }
+        });
+        let (images, grown) = match applied {
             Ok(applied) => {
                 self.saved = true;
                 for (session, name) in applied.named {
@@ -89,27 +106,14 @@ impl Texts {
                 let why_not = queued.skipped.map(str::to_owned).or(applied.state_problem);
                 (self.acknowledge(&mut queued, why_not), applied.grown)
             }
-            Err(e) if e.is_disk() => {
-                self.wait_for_disk(queued, self.reason(&e));
-                return Some(());
-            }
-            Err(e) => {
-                let earlier = lock(&self.shared.status).given_up.clone().filter(|_| e.lacks_another());
-                let reason = earlier.unwrap_or_else(|| self.reason(&e));
+            Err(reason) => {
                 self.report(&queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting: true });
-                given_up = Some(reason);
                 (Vec::new(), Vec::new())
             }
         };
         // Of state that is not written after all.
         let dropped = bytes_of(&queued.save.images);
         self.shared.pending_bytes.fetch_sub(dropped, Ordering::Relaxed);
-        self.shared.update(|status| {
-            (status.texts, status.stuck) = (id, None);
-            if let Some(why) = given_up {
-                status.given_up.get_or_insert(why);
-            }
-        });
         let _ = self.states.send(Work { id, images, grown });
         None
     }
