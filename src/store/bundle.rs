@@ -26,14 +26,13 @@ use super::arrival::{Arrived, Imported, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
-use super::error::{Result, StoreError, one_line};
+use super::error::{Result, StoreError, Watch, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
 use super::query::{self, UP};
 use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::vet::Vetted;
-use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 use crate::engine::protocol::ImageTensor;
 

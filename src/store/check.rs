@@ -9,14 +9,13 @@ use rusqlite::{Connection, params};
 
 use super::database::{Access, Store};
 use super::directory;
-use super::error::{Result, StoreError, is_damage};
+use super::error::{Result, StoreError, Watch, is_damage};
 use super::format::FileKind;
 use super::messages::UNREADABLE;
 use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
 use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
 use super::segment::{SegmentId, SegmentKind};
-use super::watch::Watch;
 use crate::core::transcript::SessionId;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -22,8 +22,7 @@ pub(super) use self::on_page::{fence, fence_after};
 use super::database::Store;
 use super::directory::{Layout, unique};
 use super::disk::{Disk, DiskFile, open_plain};
-use super::error::{Result, StoreError};
-use super::watch::Watch;
+use super::error::{Result, StoreError, Watch};
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
 

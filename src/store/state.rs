@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::params;
+use rusqlite::{Transaction, params};
 
 use super::database::{Store, lock};
 use super::error::{Result, StoreError, is_damage};
@@ -231,20 +231,16 @@ impl Store {
             for (id, kind, why) in gone {
                 forget(tx, id, *kind, why)?;
             }
-            let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
-            for session in sessions_after(tx, &ids)? {
-                refresh_session(tx, session)?;
-            }
-            Ok(())
+            refresh_after(tx, gone.iter().map(|(id, ..)| id))
         })
         .is_ok()
     }
 }
 
-/// Sessions with a head in one of these segments or below: their `state` column depends on it.
-pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
+/// Renews the list columns of sessions with a head in one of these segments or below.
+pub(super) fn refresh_after<'a>(tx: &Transaction<'_>, ids: impl Iterator<Item = &'a SegmentId>) -> Result<()> {
     // One query, so that shared descendants are visited once.
-    let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
+    let names = serde_json::json!(ids.map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let sql = "WITH RECURSIVE down(id) AS (
            SELECT unhex(value) FROM json_each(?1)
            UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
@@ -252,7 +248,8 @@ pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) 
            SELECT l.message FROM down CROSS JOIN message_segment l ON l.segment = down.id
            UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
          SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id";
-    query::rows(tx, sql, [names], |r| Ok(SessionId(r.get(0)?)))
+    let sessions: BTreeSet<SessionId> = query::rows(tx, sql, [names], |r| Ok(SessionId(r.get(0)?)))?;
+    sessions.into_iter().try_for_each(|session| refresh_session(tx, session))
 }
 
 fn plan(path: Vec<Segment>) -> RestorePlan {

@@ -12,9 +12,8 @@ use super::{Queued, RETRY, SaveEvent, Shared, Work, bytes_of, replaces};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::StateImage;
 use crate::store::database::{Access, lock};
-use crate::store::error::StoreError;
+use crate::store::error::{StoreError, Watch};
 use crate::store::segment::SegmentId;
-use crate::store::watch::Watch;
 
 pub(super) struct Texts {
     shared: Arc<Shared>,
