@@ -22,13 +22,12 @@ pub fn session_rows(
     fingerprint: Option<&str>,
     sizes: Option<&Sizes>,
 ) -> Vec<SessionRow> {
-    // Without this column the list is still useful.
-    let undone = store.maybe_undone().unwrap_or_default();
     let of = |property| store.properties(property).unwrap_or_default();
     let (once, pinned, folders) = (of(ONCE), of(PINNED), of(FOLDER));
     let disk = |id| sizes.map(|s| s.sessions.get(&id).copied().unwrap_or_default());
     let row = |r: SessionRecord| SessionRow {
-        undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
+        // Without this column the list is still useful. With more messages on its path a session is not undone.
+        undone: if r.messages < 2 { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
             (Some(have), Some(want)) if have != want => "stale",

@@ -26,14 +26,13 @@ use super::arrival::{Arrived, Imported, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
-use super::error::{Result, StoreError, one_line};
+use super::error::{Result, StoreError, Watch, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
 use super::query::{self, UP};
 use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::vet::Vetted;
-use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 use crate::engine::protocol::ImageTensor;
 
@@ -296,7 +295,7 @@ impl Store {
                 if self.file_root(&name, kind).is_ok() {
                     continue;
                 }
-                let opened = format::open_within(&*self.disk, bundle, here, kind, &in_file, root.as_bytes());
+                let opened = format::open(&self.disk, bundle, Some(here), kind, &in_file, root.as_bytes());
                 let opened = opened.map_err(|fault| lost(fault.why))?;
                 let stop = segment.start + segment.tokens();
                 let fits = match kind {
@@ -306,7 +305,7 @@ impl Store {
                 if !fits {
                     return Err(lost("its files are of another length than its tokens".into()));
                 }
-                let tensors = opened.read(&*self.disk, bundle).map_err(|fault| lost(fault.why))?;
+                let tensors = opened.read().map_err(|fault| lost(fault.why))?;
                 match kind {
                     FileKind::Rows => vet.rows(&tensors, segment.tokens()),
                     FileKind::End => vet.end(&tensors),
@@ -331,9 +330,8 @@ impl Store {
             self.read(|db| query::row(db, sql, [fingerprint], |r| Ok((SegmentId(r.get(0)?), [r.get(1)?, r.get(2)?]))))?;
         let (id, [rows, end]) = found.unwrap_or((SegmentId([0; 32]), [None, None]));
         let kinds = |kind: FileKind, root: Option<[u8; 32]>| {
-            let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root?);
             // An unreadable local file is no evidence against the bundle.
-            opened.ok().map(|file| file.kinds())
+            Some(self.open_file(&id, kind, &root?).ok()?.kinds())
         };
         Ok([kinds(FileKind::Rows, rows), kinds(FileKind::End, end)].map(Option::unwrap_or_default))
     }

@@ -9,14 +9,13 @@ use rusqlite::{Connection, params};
 
 use super::database::{Access, Store};
 use super::directory;
-use super::error::{Result, StoreError, is_damage};
-use super::format::{self, FileKind};
+use super::error::{Result, StoreError, Watch, is_damage};
+use super::format::FileKind;
 use super::messages::UNREADABLE;
 use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
 use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
 use super::segment::{SegmentId, SegmentKind};
-use super::watch::Watch;
 use crate::core::transcript::SessionId;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -257,13 +256,8 @@ impl Store {
     fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
         // The state may have been dropped meanwhile.
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
-        let path = self.layout.file(id, kind);
-        let read = match kind {
-            FileKind::Rows => format::read_rows(&*self.disk, &path, id, &root).map(drop),
-            FileKind::End => format::read_end(&*self.disk, &path, id, &root).map(drop),
-        };
-        match read {
-            Ok(()) => Ok(None),
+        match self.open_file(id, kind, &root).and_then(|file| file.read()) {
+            Ok(_) => Ok(None),
             Err(fault) if fault.lasting => Ok(Some(fault.why)),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }

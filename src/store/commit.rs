@@ -13,7 +13,7 @@ use super::query;
 use super::seal::{MESSAGE, seal_of};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
 use super::sessions::put_property;
-use super::summary::{OWN_TITLE, free_name, refresh_session, touch_session};
+use super::summary::{free_name, own_title, refresh_session, touch_session};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::engine::protocol::StateImage;
@@ -200,7 +200,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
         Change::Title { session, title, by } => {
             let sql = match by {
                 TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
-                TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
+                TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({})", own_title()),
             };
             tx.prepare_cached(sql)?.execute(params![session.0, title])?;
         }

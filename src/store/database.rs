@@ -13,7 +13,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::directory::{self, Layout, SegmentName};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
-use super::format::FileKind;
+use super::recorded::is_named;
 use super::schema;
 use super::segment::SegmentId;
 use crate::core::transcript::{MessageId, SessionId};
@@ -291,11 +291,8 @@ impl Store {
         if lock.is_none() {
             return 0;
         }
-        let is_named = |id: &SegmentId, kind: FileKind| {
-            let sql = format!("SELECT 1 FROM segment WHERE id = ?1 AND {}_root IS NOT NULL", kind.extension());
-            // When in doubt the file stays.
-            self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?)).unwrap_or(true)
-        };
+        // When in doubt the file stays.
+        let is_unnamed = |id: &SegmentId, kind| self.read(|db| is_named(db, id, kind)).is_ok_and(|it| it != Some(true));
         let now = SystemTime::now();
         let is_left = |name: &Path| {
             let Ok(look) = self.disk.look(&self.layout.segments.join(name)) else { return false };
@@ -304,7 +301,7 @@ impl Store {
             look.is_file
                 && match SegmentName::of(name) {
                     Some(SegmentName::Unfinished) => true,
-                    Some(SegmentName::State(id, kind)) => (all || is_old) && !is_named(&id, kind),
+                    Some(SegmentName::State(id, kind)) => (all || is_old) && is_unnamed(&id, kind),
                     None => false,
                 }
         };

@@ -60,6 +60,12 @@ impl Layout {
         }
     }
 
+    /// Resolves links on the way, which are the user's own.
+    pub fn of(root: &Path) -> io::Result<Layout> {
+        let root = std::path::absolute(root)?;
+        Ok(Layout::new(&root.canonicalize().unwrap_or(root)))
+    }
+
     pub fn log_of(database: &Path) -> PathBuf {
         with_end(database, "-wal")
     }
@@ -244,8 +250,7 @@ pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
 /// Whether a folder is a data directory or can become one. For files written there before the store is open. Changes
 /// nothing.
 pub fn check_folder(root: &Path) -> Result<()> {
-    let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
-    survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)
+    survey(&Layout::of(root).map_err(StoreError::io("look at", root))?, &super::disk::RealDisk).map(drop)
 }
 
 /// Creates missing entries and tests whether files can be created. A database that was `there` is not created: another

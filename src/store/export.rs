@@ -22,8 +22,7 @@ pub(super) use self::on_page::{fence, fence_after};
 use super::database::Store;
 use super::directory::{Layout, unique};
 use super::disk::{Disk, DiskFile, open_plain};
-use super::error::{Result, StoreError};
-use super::watch::Watch;
+use super::error::{Result, StoreError, Watch};
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
 
@@ -182,7 +181,7 @@ impl Store {
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
         // Best effort: an export works without a note.
-        let _announced = Announced::new(&self.layout, &*self.disk, &part);
+        let announced = self.announce(&part);
         let write = || -> std::io::Result<()> {
             let mut file = self.disk.create(&part)?;
             fill(&mut *file)?;
@@ -190,35 +189,24 @@ impl Store {
             self.disk.rename(&part, &path)?;
             path.parent().map_or(Ok(()), |dir| self.disk.sync_dir(dir))
         };
-        write().map_err(|e| {
+        let written = write().map_err(|e| {
             let _ = self.disk.remove(&part);
             StoreError::io("write", &path)(e)
-        })
+        });
+        if let Some((note, _held)) = announced {
+            let _ = self.disk.remove(&note);
+        }
+        written
     }
-}
 
-/// The note about one file, removed on drop.
-#[derive(Debug)]
-struct Announced<'a> {
-    disk: &'a dyn Disk,
-    note: PathBuf,
-    _held: File,
-}
-
-impl<'a> Announced<'a> {
-    fn new(layout: &Layout, disk: &'a dyn Disk, part: &Path) -> Option<Announced<'a>> {
-        let note = layout.locks.join(format!("{PREFIX}{}", unique()));
+    /// Writes the note about an unfinished file, which is locked while that is written.
+    fn announce(&self, part: &Path) -> Option<(PathBuf, File)> {
+        let note = self.layout.locks.join(format!("{PREFIX}{}", unique()));
         let mut held = open_plain(&note, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).ok()?;
         // Locked while it is still empty: an empty note names nothing.
         held.try_lock().ok()?;
         held.write_all(part.as_os_str().as_bytes()).ok()?;
-        Some(Announced { disk, note, _held: held })
-    }
-}
-
-impl Drop for Announced<'_> {
-    fn drop(&mut self) {
-        let _ = self.disk.remove(&self.note);
+        Some((note, held))
     }
 }
 

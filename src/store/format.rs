@@ -17,7 +17,8 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use safetensors::Dtype as FileDtype;
@@ -96,6 +97,12 @@ pub(super) struct TensorPlace {
     first_chunk: usize,
 }
 
+impl TensorPlace {
+    pub(super) fn image(&self, data: Vec<u8>) -> ImageTensor {
+        ImageTensor { name: self.name.clone(), dtype: self.dtype, shape: self.shape.clone(), data: data.into() }
+    }
+}
+
 /// A tensor without its values and without the number of its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
@@ -105,11 +112,16 @@ pub(super) struct Kind {
     pub shape: Vec<usize>,
 }
 
+/// A file with a checked head.
 #[derive(Debug)]
 pub(super) struct OpenFile {
+    pub id: SegmentId,
+    pub root: [u8; 32],
+    pub path: PathBuf,
     pub start: u64,
     pub rows: u64,
     pub tensors: Vec<TensorPlace>,
+    disk: Arc<dyn Disk>,
     chunk: u64,
     hashes: Vec<[u8; 32]>,
 }
@@ -190,27 +202,18 @@ pub(super) fn head(
     Ok(Head { bytes, root, total_bytes })
 }
 
+/// Opens a file, or a part of a larger one (`within`). The contents of that are untrusted: the root proves only that
+/// they are complete, not who made them.
 pub(super) fn open(
-    disk: &dyn Disk,
+    disk: &Arc<dyn Disk>,
     path: &Path,
+    within: Option<Range<u64>>,
     kind: FileKind,
     id: &SegmentId,
     root: &[u8; 32],
 ) -> Result<OpenFile, Fault> {
-    let bytes = disk.look(path).map_err(|e| Fault::io(&e))?.bytes;
-    open_within(disk, path, 0..bytes, kind, id, root)
-}
-
-/// As [`open`] for a file that is a part of a larger one. Its contents are untrusted: the root proves only that they
-/// are complete, not who made them.
-pub(super) fn open_within(
-    disk: &dyn Disk,
-    path: &Path,
-    within: Range<u64>,
-    kind: FileKind,
-    id: &SegmentId,
-    root: &[u8; 32],
-) -> Result<OpenFile, Fault> {
+    let whole = || disk.look(path).map(|look| 0..look.bytes).map_err(|e| Fault::io(&e));
+    let within = within.map_or_else(whole, Ok)?;
     let read = |offset: u64, len: u64| {
         let from =
             within.start.checked_add(offset).filter(|from| from.checked_add(len).is_some_and(|to| to <= within.end));
@@ -272,7 +275,8 @@ pub(super) fn open_within(
     if first_chunk != hashes.len() {
         return Err(Fault::damaged("its checksums are not for these tensors"));
     }
-    Ok(OpenFile { start, rows, tensors, chunk, hashes })
+    let (disk, path) = (Arc::clone(disk), path.to_owned());
+    Ok(OpenFile { id: *id, root: *root, path, start, rows, tensors, disk, chunk, hashes })
 }
 
 impl OpenFile {
@@ -291,25 +295,22 @@ impl OpenFile {
 
     /// Reads checked bytes of a tensor from `at` on. Whole chunks are read directly into place; partial ones use a
     /// copy.
-    pub(super) fn read_into(
-        &self,
-        disk: &dyn Disk,
-        path: &Path,
-        place: &TensorPlace,
-        at: u64,
-        into: &mut [u8],
-    ) -> Result<(), Fault> {
+    pub(super) fn read_into(&self, place: &TensorPlace, at: u64, into: &mut [u8]) -> Result<(), Fault> {
         let end = at.saturating_add(into.len() as u64);
         if end > place.bytes {
             return Err(Fault::damaged("its file is shorter than it was"));
         }
-        if at.is_multiple_of(self.chunk) && (end.is_multiple_of(self.chunk) || end == place.bytes) {
-            disk.read_into(path, place.offset + at, into).map_err(|e| Fault::io(&e))?;
-            self.check(place, at / self.chunk, into)
-        } else {
-            into.copy_from_slice(&self.read_range(disk, path, place, at..end)?);
-            Ok(())
+        let first = at / self.chunk;
+        let (from, to) = (first * self.chunk, (end.div_ceil(self.chunk) * self.chunk).min(place.bytes));
+        let offset = place.offset + from;
+        if (from, to) == (at, end) {
+            self.disk.read_into(&self.path, offset, into).map_err(|e| Fault::io(&e))?;
+            return self.check(place, first, into);
         }
+        let chunks = self.disk.read_at(&self.path, offset, to - from).map_err(|e| Fault::io(&e))?;
+        self.check(place, first, &chunks)?;
+        into.copy_from_slice(chunks.get((at - from) as usize..(end - from) as usize).unwrap_or_default());
+        Ok(())
     }
 
     fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
@@ -322,56 +323,23 @@ impl OpenFile {
         Ok(())
     }
 
-    pub(super) fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
-        self.tensors
-            .par_iter()
-            .map(|place| {
-                let data = self.read_range(disk, path, place, 0..place.bytes)?;
-                Ok(ImageTensor {
-                    name: place.name.clone(),
-                    dtype: place.dtype,
-                    shape: place.shape.clone(),
-                    data: data.into(),
-                })
-            })
-            .collect()
+    pub(super) fn read(&self) -> Result<Vec<ImageTensor>, Fault> {
+        let tensor = |place: &TensorPlace| {
+            // The file is as long as its header says, so this is bounded by the file's size.
+            let mut data = vec![0; place.bytes as usize];
+            self.read_into(place, 0, &mut data)?;
+            Ok(place.image(data))
+        };
+        self.tensors.par_iter().map(tensor).collect()
     }
 
-    fn read_range(
-        &self,
-        disk: &dyn Disk,
-        path: &Path,
-        place: &TensorPlace,
-        range: Range<u64>,
-    ) -> Result<Vec<u8>, Fault> {
-        let first = range.start / self.chunk;
-        let last = range.end.min(place.bytes).div_ceil(self.chunk).max(first);
-        let from = first * self.chunk;
-        let to = (last * self.chunk).min(place.bytes);
-        let mut data = disk.read_at(path, place.offset + from, to.saturating_sub(from)).map_err(|e| Fault::io(&e))?;
-        self.check(place, first, &data)?;
-        if from != range.start || to != range.end {
-            data.truncate((range.end - from) as usize);
-            data.drain(..(range.start - from) as usize);
-        }
-        Ok(data)
+    pub(super) fn read_rows(&self) -> Result<RowsImage, Fault> {
+        Ok(RowsImage { start: self.start, rows: self.rows, tensors: self.read()?, segment: Some(self.id.0) })
     }
-}
 
-pub(super) fn read_rows(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<RowsImage, Fault> {
-    let file = open(disk, path, FileKind::Rows, id, root)?;
-    let tensors = file.read(disk, path)?;
-    Ok(RowsImage { start: file.start, rows: file.rows, tensors, segment: Some(id.0) })
-}
-
-pub(super) fn read_end(
-    disk: &dyn Disk,
-    path: &Path,
-    id: &SegmentId,
-    root: &[u8; 32],
-) -> Result<CheckpointImage, Fault> {
-    let file = open(disk, path, FileKind::End, id, root)?;
-    Ok(CheckpointImage { position: file.start, tensors: file.read(disk, path)? })
+    pub(super) fn read_end(&self) -> Result<CheckpointImage, Fault> {
+        Ok(CheckpointImage { position: self.start, tensors: self.read()? })
+    }
 }
 
 #[cfg(test)]

@@ -68,14 +68,9 @@ impl Store {
                 "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
             let own: HashSet<SegmentId> = query::rows(tx, sql, [session.0], |r| Ok(SegmentId(r.get(0)?)))?;
             let thinned = |l: &&Light| l.end_bytes > 0 && own.contains(&l.id) && !keep.contains(&l.id);
-            let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
-            for id in &gone {
-                forget(tx, id, FileKind::End, "thinned")?;
-            }
-            Ok(gone
-                .into_iter()
-                .map(|id| (id, FileKind::End, tree.get(&id).map_or(0, |l| l.end_bytes)))
-                .collect::<Vec<_>>())
+            let gone: Vec<_> = tree.values().filter(thinned).map(|l| (l.id, FileKind::End, l.end_bytes)).collect();
+            gone.iter().try_for_each(|(id, kind, _)| forget(tx, id, *kind, "thinned"))?;
+            Ok(gone)
         })?;
         Ok(self.remove_files(&gone))
     }
@@ -160,9 +155,7 @@ impl Store {
                     gone.push((l.id, kind, bytes));
                 }
             }
-            for (id, kind, _) in &gone {
-                forget(tx, id, *kind, why)?;
-            }
+            gone.iter().try_for_each(|(id, kind, _)| forget(tx, id, *kind, why))?;
             refresh_all(tx)?;
             Ok(gone)
         })?;
@@ -317,10 +310,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
 /// Renews the lists of sessions that claim to have state.
 fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
     let stale: Vec<i64> = query::rows(tx, "SELECT id FROM session WHERE state_of IS NOT NULL", [], |r| r.get(0))?;
-    for session in stale {
-        refresh_session(tx, SessionId(session))?;
-    }
-    Ok(())
+    stale.into_iter().try_for_each(|session| refresh_session(tx, SessionId(session)))
 }
 
 #[cfg(test)]

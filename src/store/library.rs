@@ -3,8 +3,6 @@
 //! An entry is a text after certain segments, identified by its segment's id. Entries keep their segments without any
 //! session. Sessions hold the text of documents, entries do not.
 
-use std::collections::{HashMap, HashSet};
-
 use rusqlite::Row;
 
 use super::commit::NewDocument;
@@ -25,8 +23,7 @@ pub struct DocumentRecord {
     pub text_bytes: u64,
 }
 
-/// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its
-/// prefix.
+/// Columns of [`record`] before [`KEPT`]. The bytes are those from the document's end back to its prefix.
 const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.lines, d.used_ms, s.fingerprint,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
@@ -66,14 +63,10 @@ impl Store {
         })
     }
 
-    pub fn hashes_by_path(&self) -> Result<HashMap<String, HashSet<String>>> {
-        let sql = "SELECT path, hash FROM document WHERE path IS NOT NULL";
-        let rows: Vec<(String, String)> = self.read(|db| query::rows(db, sql, [], |r| Ok((r.get(0)?, r.get(1)?))))?;
-        let mut known: HashMap<String, HashSet<String>> = HashMap::new();
-        for (path, hash) in rows {
-            known.entry(path).or_default().insert(hash);
-        }
-        Ok(known)
+    /// Whether documents of this path are known, and all with other texts.
+    pub fn is_changed(&self, path: &str, hash: &str) -> Result<bool> {
+        let sql = "SELECT max(hash = ?2) FROM document WHERE path = ?1";
+        Ok(self.read(|db| query::row(db, sql, [path, hash], |r| r.get::<_, Option<bool>>(0)))?.flatten() == Some(false))
     }
 
     /// Names of documents, each once, with the tokens of the most recently used one, which also decides their order.
@@ -83,8 +76,7 @@ impl Store {
         self.read(|db| query::rows(db, sql, [], |r| Ok((r.get(0)?, r.get(1)?))))
     }
 
-    /// Removes all documents of this name and returns how many. [`Store::collect`] frees their bytes unless a session
-    /// needs them.
+    /// Removes all documents of this name. [`Store::collect`] frees their bytes unless a session needs them.
     pub fn remove_document(&self, name: &str) -> Result<u64> {
         self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
     }

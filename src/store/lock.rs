@@ -80,10 +80,8 @@ impl Store {
 }
 
 fn read_owner(file: &mut File) -> Option<Owner> {
-    let mut text = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
-    file.take(4096).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    serde_json::from_reader(file.take(4096)).ok()
 }
 
 fn tty() -> Option<String> {

@@ -83,8 +83,7 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
     })
 }
 
-/// Messages from `head` up to a root, however damaged. A missing message or a ring ends the path with a message that
-/// names the damage.
+/// Messages from `head` up to a root, however damaged. A message that names the damage ends a broken path.
 fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut path: Vec<Message> = Vec::new();
     let mut seen = HashSet::new();
@@ -105,12 +104,9 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     }
     path.reverse();
     // Parents give the same order as the path.
-    if let Some(first) = path.first_mut() {
-        first.parent = None;
-    }
-    let ids: Vec<MessageId> = path.iter().map(|m| m.id).collect();
-    for (message, parent) in path.iter_mut().skip(1).zip(ids) {
-        message.parent = Some(parent);
+    let mut above = None;
+    for message in &mut path {
+        message.parent = above.replace(message.id);
     }
     Ok(path)
 }
@@ -144,30 +140,16 @@ impl Store {
         })
     }
 
-    /// Messages of a session that is undone to its beginning, with at most a system text at or above `head`. Else 0.
+    /// Messages of a session that is undone to its beginning: `head` and all above are system texts. Else 0.
     pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
-        self.read(|db| {
-            let sql = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
-            let mut above = db.prepare_cached(&format!("{UP} {sql}"))?;
-            if let Some(head) = head
-                && above.query_row([head.0], |r| r.get::<_, bool>(0))?
-            {
-                return Ok(0);
-            }
-            let sql = format!(
-                "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
-                 WHERE m.role <> 'system'"
-            );
-            Ok(db.prepare_cached(&sql)?.query_row([session.0], |r| Ok(count_at(r, 0)))?)
-        })
-    }
-
-    /// Sessions for which [`Store::undone`] may be more than 0: those without a head, or with a system text as head.
-    pub fn maybe_undone(&self) -> Result<HashSet<SessionId>> {
-        self.read(|db| {
-            let sql = "SELECT s.id FROM session s LEFT JOIN message m ON m.id = s.head
-                 WHERE coalesce(m.role, 'system') = 'system'";
-            query::rows(db, sql, [], |r| r.get(0).map(SessionId))
+        let above = format!("{UP} SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system'");
+        let all = format!(
+            "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
+             WHERE m.role <> 'system'"
+        );
+        self.read(|db| match head {
+            Some(head) if db.prepare_cached(&above)?.exists([head.0])? => Ok(0),
+            _ => Ok(query::row(db, &all, [session.0], |r| Ok(count_at(r, 0)))?.unwrap_or_default()),
         })
     }
 
@@ -175,8 +157,7 @@ impl Store {
         self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
     }
 
-    /// Messages from the root to `head`. Message `#n` is at index n - 1. A damaged message stays in its place with a
-    /// note.
+    /// Messages from the root to `head`. Message `#n` is at index n - 1. A damaged message is noted in its place.
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
         let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }

@@ -26,7 +26,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `segment`, `error`, `query`, `watch` | names for pieces of state; the error type; prepared queries; progress and stop of long work |
+//! | `segment`, `error`, `query` | names for pieces of state; the error type, and the stop of long work; prepared queries |
 //! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
 //! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
 //! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
@@ -77,7 +77,6 @@ mod state;
 mod summary;
 mod typed;
 mod vet;
-mod watch;
 mod writer;
 
 pub use arrival::{Imported, LeftOut, Skipped};
@@ -88,7 +87,7 @@ pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use database::{Access, Limits, Store};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
-pub use error::{Result, StoreError};
+pub use error::{Result, StoreError, Watch};
 pub use export::{Overwrite, Scope};
 pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
@@ -104,7 +103,6 @@ pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBound
 pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
 pub use typed::{NO_ROW, draft_places};
-pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};
 
 /// Names the session that changed last. No session may have this name.

@@ -67,21 +67,20 @@ impl Store {
 }
 
 fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
-    let root = std::path::absolute(root).map_err(no_folder(root))?;
+    let root = &std::path::absolute(root).map_err(no_folder(root))?;
     if root.exists() && !root.is_dir() {
-        return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
+        return Err(no_folder(root)(ErrorKind::NotADirectory.into()));
     }
-    // Links on the path are the user's own; from here on none is followed.
-    let resolved = || Layout::new(&root.canonicalize().unwrap_or(root.clone()));
-    let mut place = Place { layout: resolved(), disk, limits };
+    // From here on no link is followed.
+    let mut place = Place { layout: Layout::of(root).map_err(no_folder(root))?, disk, limits };
     let _held = place.layout.share_present();
     let there = match directory::survey(&place.layout, &*place.disk) {
         Err(e @ StoreError::Damaged { .. }) if place.layout.database.is_file() => return place.salvaged(&e),
         found => found?,
     };
     // An error shows below.
-    let _ = place.disk.make_dir(&root);
-    place.layout = resolved();
+    let _ = place.disk.make_dir(&place.layout.root);
+    place.layout = Layout::of(root).map_err(no_folder(root))?;
     match directory::make_ready(&place.layout, &*place.disk, there) {
         Ok(()) => place.writable().or_else(|e| place.after_error(e, purpose)),
         Err(e) if super::error::is_full(&e) => {

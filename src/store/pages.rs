@@ -79,8 +79,8 @@ impl Pages {
         FIRST..=self.count
     }
 
-    /// `None` for a page that belongs to no tree.
-    pub fn read(&self, number: u32) -> io::Result<Option<Page>> {
+    /// `None` for a page that belongs to no tree. `in_table`: a page whose kind is damaged may be a table's leaf.
+    pub fn read(&self, number: u32, in_table: bool) -> io::Result<Option<Page>> {
         let Some(bytes) = self.bytes(number)? else { return Ok(None) };
         let start = if number == FIRST { HEADER } else { 0 };
         let head = bytes.get(start..).unwrap_or_default();
@@ -89,6 +89,7 @@ impl Pages {
             Some(0x0a) => (true, false),
             Some(0x05) => (false, true),
             Some(0x02) => (false, false),
+            _ if in_table && has_cells(head) => (true, true),
             _ => return Ok(None),
         };
         let mut page = Page { is_table, rows: Vec::new(), children: Vec::new(), unreadable: 0 };
@@ -152,6 +153,12 @@ impl Pages {
     }
 }
 
+/// Whether this is the head of a leaf with places of cells, and then the cells.
+fn has_cells(head: &[u8]) -> bool {
+    let [cells, begin] = [3..5, 5..7].map(|at| head.get(at).map_or(0, number_of) as usize);
+    cells > 0 && (8 + 2 * cells..PAGE).contains(&begin)
+}
+
 /// Bytes of a record of this length that are in its cell.
 fn on_page(length: usize, is_table: bool) -> usize {
     const LEAST: usize = (PAGE - 12) * 32 / 255 - 23;
@@ -211,7 +218,7 @@ mod tests {
         }
         let pages = Pages::open(&path).unwrap();
         let (mut tables, mut keys) = (Vec::new(), Vec::new());
-        for page in pages.numbers().skip(1).filter_map(|number| pages.read(number).unwrap()) {
+        for page in pages.numbers().skip(1).filter_map(|number| pages.read(number, false).unwrap()) {
             assert_eq!(page.unreadable, 0);
             for record in page.rows {
                 let found: Vec<Value> = record.values().unwrap().into_iter().map(|v| v.try_into().unwrap()).collect();

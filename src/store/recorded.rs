@@ -117,14 +117,16 @@ pub(super) fn with_ancestors(
 ) -> HashSet<SegmentId> {
     let mut reached = HashSet::new();
     for id in from {
-        let mut next = Some(id);
-        while let Some(id) = next
-            && reached.insert(id)
-        {
-            next = tree.get(&id).and_then(|l| l.parent);
-        }
+        let up = std::iter::successors(Some(id), |id| tree.get(id)?.parent);
+        up.take_while(|id| reached.insert(*id)).for_each(drop);
     }
     reached
+}
+
+/// Whether a row names such a file of a segment; `None` without a row.
+pub(super) fn is_named(db: &Connection, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
+    let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
+    query::row(db, &sql, [id.0], |r| r.get(0))
 }
 
 pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {

@@ -61,8 +61,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::DamagedInUse`], nothing is readable, or an I/O error.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Option<Rescued>> {
-        let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
-        let layout = Layout::new(&root.canonicalize().unwrap_or(root));
+        let layout = Layout::of(root).map_err(StoreError::io("look at", root))?;
         let damage = || match check_whole(&layout, disk) {
             Err(StoreError::Damaged { detail, .. }) => Some(detail),
             _ => None,

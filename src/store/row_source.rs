@@ -4,7 +4,6 @@
 //! The head of the file is checked when it is opened. A later fault names its segment, so that the store can declare
 //! it missing once the restore has failed.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,24 +24,20 @@ const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 
 #[derive(Debug)]
 pub struct StoredRows {
-    id: SegmentId,
-    root: [u8; 32],
     file: OpenFile,
-    path: PathBuf,
-    disk: Arc<dyn Disk>,
     read: AtomicUsize,
 }
 
 impl StoredRows {
     /// Opens rows in a file that another process names. Checks its head, as in [`Store::open_path`].
     pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
-        let opened = StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk);
-        opened.map_err(|fault| rows_fault(&SegmentId(place.segment), fault))
+        let id = SegmentId(place.segment);
+        let opened = format::open(&disk, &place.file, None, FileKind::Rows, &id, &place.checksum);
+        opened.map(StoredRows::of).map_err(|fault| rows_fault(&id, fault))
     }
 
-    fn of(id: SegmentId, root: [u8; 32], path: &Path, disk: Arc<dyn Disk>) -> Result<StoredRows, Fault> {
-        let file = format::open(&*disk, path, FileKind::Rows, &id, &root)?;
-        Ok(StoredRows { id, root, file, path: path.to_owned(), disk, read: AtomicUsize::new(0) })
+    fn of(file: OpenFile) -> StoredRows {
+        StoredRows { file, read: AtomicUsize::new(0) }
     }
 
     pub fn bytes(&self) -> usize {
@@ -51,7 +46,7 @@ impl StoredRows {
     }
 
     fn fault(&self, why: String) -> RowsFault {
-        rows_fault(&self.id, Fault { why, lasting: true })
+        rows_fault(&self.file.id, Fault { why, lasting: true })
     }
 
     /// Number of bytes read and checked so far, for progress. Some may be read twice.
@@ -81,8 +76,7 @@ impl RowSource for StoredRows {
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
         // An opened file without this array lacks it permanently.
         let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}")))?;
-        let read = self.file.read_into(&*self.disk, &self.path, place, at as u64, into);
-        read.map_err(|fault| rows_fault(&self.id, fault))?;
+        self.file.read_into(place, at as u64, into).map_err(|fault| rows_fault(&self.file.id, fault))?;
         self.read.fetch_add(into.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -95,16 +89,16 @@ impl RowSource for StoredRows {
         data.par_chunks_mut(PIECE_BYTES)
             .enumerate()
             .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
-        Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: data.into() })
+        Ok(place.image(data))
     }
 
     fn hand_over(&self) -> Option<RowsPlace> {
         self.pass_over();
-        Some(RowsPlace { file: self.path.clone(), segment: self.id.0, checksum: self.root })
+        Some(RowsPlace { file: self.file.path.clone(), segment: self.file.id.0, checksum: self.file.root })
     }
 
     fn segment(&self) -> Option<[u8; 32]> {
-        Some(self.id.0)
+        Some(self.file.id.0)
     }
 
     fn pass_over(&self) {
@@ -144,16 +138,12 @@ impl Store {
     ) -> Result<Option<(Vec<Arc<StoredRows>>, Option<CheckpointImage>)>> {
         let Some(last) = usable.last() else { return Ok(Some((Vec::new(), None))) };
         // The small file first: if it is bad, the large ones of the later segments are not needed.
-        let end =
-            self.attempt(&last.id, FileKind::End, |root, path| format::read_end(&*self.disk, path, &last.id, root))?;
+        let end = self.with_file(&last.id, FileKind::End, |file| file.read_end())?;
         if end.is_none() {
             return Ok(None);
         }
-        let open = |segment: &Segment| {
-            self.attempt(&segment.id, FileKind::Rows, |root, path| {
-                StoredRows::of(segment.id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
-            })
-        };
+        let open =
+            |segment: &Segment| self.with_file(&segment.id, FileKind::Rows, |file| Ok(Arc::new(StoredRows::of(file))));
         let rows: Option<Vec<_>> = usable.iter().skip(have).map(open).collect::<Result<_>>()?;
         Ok(rows.map(|rows| (rows, end)))
     }

@@ -174,7 +174,7 @@ fn table_of_schema(entry: &[ValueRef<'_>]) -> Option<(&'static str, u32)> {
 fn walk(pages: &Pages, root: u32, each: &mut dyn FnMut(Record) -> Result<bool>) -> Result<u64> {
     let (mut lost, mut todo, mut seen, mut kind) = (0, vec![root], HashSet::new(), None);
     while let Some(number) = todo.pop() {
-        let page = if seen.insert(number) { read(pages, number)? } else { None };
+        let page = if seen.insert(number) { read(pages, number, kind == Some(true))? } else { None };
         let Some(page) = page.filter(|page| *kind.get_or_insert(page.is_table) == page.is_table) else {
             lost += 1;
             continue;
@@ -188,8 +188,8 @@ fn walk(pages: &Pages, root: u32, each: &mut dyn FnMut(Record) -> Result<bool>) 
     Ok(lost)
 }
 
-fn read(pages: &Pages, number: u32) -> Result<Option<Page>> {
-    pages.read(number).map_err(StoreError::io("read", Path::new("the copy of the damaged database")))
+fn read(pages: &Pages, number: u32, in_table: bool) -> Result<Option<Page>> {
+    pages.read(number, in_table).map_err(StoreError::io("read", Path::new("the copy of the damaged database")))
 }
 
 /// Adds the sealed rows of all pages that `tx` lacks. Returns names of sessions, which an index has as well.
@@ -203,7 +203,7 @@ fn copy_loose_rows(pages: &Pages, tx: &Transaction<'_>) -> Result<HashMap<i64, S
         tables.push((of, columns.split(',').count(), prepare_insert(tx, of.table, columns)?, one));
     }
     for number in pages.numbers() {
-        for row in read(pages, number)?.into_iter().flat_map(|page| page.rows) {
+        for row in read(pages, number, true)?.into_iter().flat_map(|page| page.rows) {
             let Some(values) = row.values() else { continue };
             if row.rowid.is_none() {
                 if let [ValueRef::Text(name), ValueRef::Integer(id)] = values.as_slice()

@@ -11,15 +11,15 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::database::Store;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind};
+use super::recorded::is_named;
 use super::segment::SegmentId;
 use super::sessions::WRITTEN;
-use super::state::sessions_after;
-use super::summary::refresh_session;
+use super::state::refresh_after;
 use crate::engine::protocol::{ImageTensor, StateImage};
 
 /// Size of one write. Large enough for full speed, small enough for a prompt stop.
@@ -234,10 +234,7 @@ impl Store {
                 }
             }
         }
-        let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
-        for session in sessions_after(tx, &ids)? {
-            refresh_session(tx, session)?;
-        }
+        refresh_after(tx, written.iter().map(|file| &file.id))?;
         Ok(late)
     }
 
@@ -262,11 +259,6 @@ impl Store {
             Ok(())
         });
     }
-}
-
-fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
-    let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
-    Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
 }
 
 /// Adds to the bytes written for the session that a segment belongs to.

@@ -8,9 +8,8 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::Connection;
 
 use super::database::Store;
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, Watch};
 use super::query::{self, PLACES, text_at};
-use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
 const BATCH: i64 = 64;

@@ -11,7 +11,7 @@ use super::messages::bare_message;
 use super::query::{self, REACHED_BY_SESSION, UP, count_at, number_at, text_at};
 use super::seal::{SESSION, is_whole, seal_session};
 use super::segment::SegmentId;
-use super::summary::{OWN_TITLE, free_name};
+use super::summary::{free_name, own_title};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
 
@@ -156,7 +156,7 @@ impl Store {
     }
 
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
-        let sql = format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}");
+        let sql = format!("SELECT title FROM session WHERE id = ?1 AND {}", own_title());
         self.read(|db| query::row(db, &sql, [id.0], |r| Ok(text_at(r, 0))))
     }
 

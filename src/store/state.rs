@@ -4,13 +4,12 @@
 //! twice. Never writes files; `save.rs` does.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use rusqlite::params;
+use rusqlite::{Transaction, params};
 
 use super::database::{Store, lock};
 use super::error::{Result, StoreError, is_damage};
-use super::format::{self, Fault, FileKind};
+use super::format::{self, Fault, FileKind, OpenFile};
 use super::query;
 use super::recorded::{KEPT, SEGMENT, forget, segment_row};
 use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in};
@@ -176,28 +175,30 @@ impl Store {
 
     /// KV rows of one segment; checked.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
-        let rows = self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))?;
-        rows.ok_or_else(|| self.not_kept(id, FileKind::Rows))
+        self.with_file(id, FileKind::Rows, |file| file.read_rows())?.ok_or_else(|| self.not_kept(id, FileKind::Rows))
     }
 
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
-        let end = self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))?;
-        end.ok_or_else(|| self.not_kept(id, FileKind::End))
+        self.with_file(id, FileKind::End, |file| file.read_end())?.ok_or_else(|| self.not_kept(id, FileKind::End))
     }
 
-    /// `None`: the file is missing, or has now been declared missing.
-    pub(super) fn attempt<T>(
+    /// Reads from a file of a segment. `None`: it is missing, or has now been declared missing.
+    pub(super) fn with_file<T>(
         &self,
         id: &SegmentId,
         kind: FileKind,
-        read: impl FnOnce(&[u8; 32], &Path) -> Result<T, Fault>,
+        read: impl FnOnce(OpenFile) -> Result<T, Fault>,
     ) -> Result<Option<T>> {
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
-        match read(&root, &self.layout.file(id, kind)) {
+        match self.open_file(id, kind, &root).and_then(read) {
             Ok(found) => Ok(Some(found)),
             Err(fault) if fault.lasting && self.declare_missing(id, kind, &fault.why) => Ok(None),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
+    }
+
+    pub(super) fn open_file(&self, id: &SegmentId, kind: FileKind, root: &[u8; 32]) -> Result<OpenFile, Fault> {
+        format::open(&self.disk, &self.layout.file(id, kind), None, kind, id, root)
     }
 
     fn not_kept(&self, id: &SegmentId, kind: FileKind) -> StoreError {
@@ -230,20 +231,16 @@ impl Store {
             for (id, kind, why) in gone {
                 forget(tx, id, *kind, why)?;
             }
-            let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
-            for session in sessions_after(tx, &ids)? {
-                refresh_session(tx, session)?;
-            }
-            Ok(())
+            refresh_after(tx, gone.iter().map(|(id, ..)| id))
         })
         .is_ok()
     }
 }
 
-/// Sessions with a head in one of these segments or below: their `state` column depends on it.
-pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
+/// Renews the list columns of sessions with a head in one of these segments or below.
+pub(super) fn refresh_after<'a>(tx: &Transaction<'_>, ids: impl Iterator<Item = &'a SegmentId>) -> Result<()> {
     // One query, so that shared descendants are visited once.
-    let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
+    let names = serde_json::json!(ids.map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let sql = "WITH RECURSIVE down(id) AS (
            SELECT unhex(value) FROM json_each(?1)
            UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
@@ -251,7 +248,8 @@ pub(super) fn sessions_after(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) 
            SELECT l.message FROM down CROSS JOIN message_segment l ON l.segment = down.id
            UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
          SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id";
-    query::rows(tx, sql, [names], |r| Ok(SessionId(r.get(0)?)))
+    let sessions: BTreeSet<SessionId> = query::rows(tx, sql, [names], |r| Ok(SessionId(r.get(0)?)))?;
+    sessions.into_iter().try_for_each(|session| refresh_session(tx, session))
 }
 
 fn plan(path: Vec<Segment>) -> RestorePlan {

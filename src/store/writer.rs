@@ -89,7 +89,6 @@ pub struct Writer {
     handed: Mutex<Handed>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    max_pending_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -100,8 +99,11 @@ struct Handed {
     queue: Option<Sender<Queued>>,
 }
 
-#[derive(Debug, Default)]
+/// What the writer shares with its threads.
+#[derive(Debug)]
 struct Shared {
+    store: Arc<Store>,
+    events: Sender<SaveEvent>,
     status: Mutex<Status>,
     changed: Condvar,
     /// Bytes of state that waits or is being written.
@@ -123,6 +125,11 @@ struct Status {
 }
 
 impl Shared {
+    fn send(&self, event: SaveEvent) {
+        // While closing no receiver is left; `close` returns the result.
+        let _ = self.events.send(event);
+    }
+
     fn update(&self, change: impl FnOnce(&mut Status)) {
         change(&mut lock(&self.status));
         self.changed.notify_all();
@@ -155,41 +162,43 @@ impl Writer {
     /// Starts the threads `store-writer` and `store-states`. The receiver of `events` should be unbounded or be read
     /// all the time.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            store,
+            events,
+            status: Mutex::default(),
+            changed: Condvar::new(),
+            pending_bytes: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+        });
         let (queue, queued) = unbounded();
         let (work, to_do) = unbounded();
-        let max_pending_bytes = store.limits().max_pending_bytes;
-        let worker = States::new(Arc::clone(&store), events.clone(), to_do.clone(), Arc::clone(&shared));
-        let (last_words, of_states) = (events.clone(), Arc::clone(&shared));
+        let (of_states, worker) = (Arc::clone(&shared), States::new(Arc::clone(&shared), to_do.clone()));
         let states = std::thread::Builder::new().name("store-states".into()).spawn(move || {
             if catch_unwind(AssertUnwindSafe(|| worker.run())).is_ok() {
                 return;
             }
             for Work { id, images, .. } in to_do {
                 if !images.is_empty() {
-                    let event = SaveEvent::TextOnly { id, at_ms: now_ms(), reason: STATES_STOPPED.into() };
-                    let _ = last_words.send(event);
+                    of_states.send(SaveEvent::TextOnly { id, at_ms: now_ms(), reason: STATES_STOPPED.into() });
                 }
                 of_states.update(|status| status.states = id);
             }
         })?;
-        let worker = Texts::new(Arc::clone(&store), events.clone(), queued, work, Arc::clone(&shared));
-        let of_texts = Arc::clone(&shared);
+        let (of_texts, worker) = (Arc::clone(&shared), Texts::new(Arc::clone(&shared), queued, work));
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
             // The end of the texts is the end of the queue of states.
             if catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                let _ = events.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
+                of_texts.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
             }
             let _ = states.join();
-            if *store.access() == Access::Writable {
-                store.write_uses();
-                store.checkpoint();
+            if *of_texts.store.access() == Access::Writable {
+                of_texts.store.write_uses();
+                of_texts.store.checkpoint();
             }
-            drop(store);
             of_texts.update(|status| status.ended = true);
         })?;
         let handed = Mutex::new(Handed { last: 0, last_with_text: 0, queue: Some(queue) });
-        Ok(Writer { handed, shared, thread: Some(thread), max_pending_bytes })
+        Ok(Writer { handed, shared, thread: Some(thread) })
     }
 
     pub fn save(&self, mut save: Save) -> u64 {
@@ -201,7 +210,7 @@ impl Writer {
         }
         let (bytes, mut skipped) = (bytes_of(&save.images), None);
         let pending = self.shared.pending_bytes.load(Ordering::Relaxed);
-        if bytes > 0 && pending > 0 && pending + bytes > self.max_pending_bytes {
+        if bytes > 0 && pending > 0 && pending + bytes > self.shared.store.limits().max_pending_bytes {
             save.images.clear();
             skipped = Some("the disk is still busy with earlier state");
         } else {

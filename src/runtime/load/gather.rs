@@ -121,14 +121,13 @@ impl State {
     }
 
     pub fn say_what_is_read_again(&self, messages: &[Message]) {
-        // Other lines report an unreadable database.
-        let known = self.disk.store.hashes_by_path().unwrap_or_default();
         let path = self.here.tree.path();
         let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
         let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            let read = info.path.as_ref().and_then(|path| known.get(path));
-            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+            // Other lines report an unreadable database.
+            let is_changed = |path: &String| self.disk.store.is_changed(path, &info.hash).unwrap_or_default();
+            if info.path.as_ref().is_some_and(is_changed) {
                 self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
             }
             if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {

@@ -25,8 +25,8 @@ pub(super) fn speaker(role: Role) -> &'static str {
 }
 
 pub(super) fn on_page(text: &str) -> String {
-    // CommonMark ends a line at a lone carriage return too.
-    let mut page = with_newlines(text).trim_end().to_owned();
+    // CommonMark ends a line at a lone carriage return too. Its parsers differ in whether these two are blank.
+    let mut page = with_newlines(text).replace(['\u{b}', '\u{c}'], " ").trim_end().to_owned();
     for _ in 0..ATTEMPTS {
         match improved(&page) {
             Some(better) => page = better,
@@ -161,6 +161,7 @@ mod tests {
             ("Branch after #2\n===", "Branch after #2\n\\==="),
             ("## **You**", "\\## **You**"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
+            ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
             // A line across the page follows it.
             ("## Assistant\n---", "\\## Assistant\n\\---"),
         ] {

@@ -3,6 +3,14 @@
 use super::*;
 use crate::store::RealDisk;
 
+fn disk() -> Arc<dyn Disk> {
+    Arc::new(RealDisk)
+}
+
+fn read_rows(path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<RowsImage, Fault> {
+    open(&disk(), path, None, FileKind::Rows, id, root)?.read_rows()
+}
+
 fn tensor(name: &str, rows: usize, seed: u8) -> ImageTensor {
     let data = (0..rows * 16).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect::<Vec<u8>>();
     ImageTensor { name: name.into(), dtype: Dtype::Bf16, shape: vec![rows, 2, 4], data: data.into() }
@@ -22,7 +30,7 @@ fn any_flipped_bit_is_found_and_never_panics() {
     assert_eq!((bytes.len() as u64, head.bytes.len() % ALIGN), (head.total_bytes, 3 * 32 % ALIGN));
     let read = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        read_rows(&RealDisk, &path, &id, &head.root)
+        read_rows(&path, &id, &head.root)
     };
     let whole = read(&bytes).unwrap();
     assert_eq!((whole.start, whole.rows, whole.tensors.len()), (64, 9, 3));
@@ -37,7 +45,7 @@ fn any_flipped_bit_is_found_and_never_panics() {
     }
     // A valid file of another segment is a wrong file.
     std::fs::write(&path, &bytes).unwrap();
-    let other = read_rows(&RealDisk, &path, &SegmentId([6; 32]), &head.root).unwrap_err();
+    let other = read_rows(&path, &SegmentId([6; 32]), &head.root).unwrap_err();
     assert_eq!(other.why, "damaged: it belongs to another segment");
 }
 
@@ -61,12 +69,12 @@ fn files_with_longer_chunks_are_read_as_before() {
     let root = *blake3::hash(&bytes).as_bytes();
     bytes.extend_from_slice(&old.data);
     std::fs::write(&path, &bytes).unwrap();
-    let read = read_rows(&RealDisk, &path, &id, &root).unwrap();
+    let read = read_rows(&path, &id, &root).unwrap();
     assert_eq!(read.tensors[0].data, old.data);
-    let file = open(&RealDisk, &path, FileKind::Rows, &id, &root).unwrap();
+    let file = open(&disk(), &path, None, FileKind::Rows, &id, &root).unwrap();
     let mut part = vec![0; 1024];
     let place = file.place("k.0").unwrap();
-    file.read_into(&RealDisk, &path, place, 40_000, &mut part).unwrap();
+    file.read_into(place, 40_000, &mut part).unwrap();
     assert_eq!(part, old.data[40_000..41_024]);
 }
 

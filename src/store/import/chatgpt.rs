@@ -45,7 +45,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
         "code" => code_block(own, content["language"].as_str()),
         "thoughts" => {
             let text = thoughts_of(&content["thoughts"]);
-            return if text.is_empty() { Content::Nothing } else { Content::Thought { text, answered: false } };
+            return if text.is_empty() { Content::Nothing } else { Content::Thought(text) };
         }
         "text" | "multimodal_text" => shown,
         _ if !shown.is_empty() => shown,

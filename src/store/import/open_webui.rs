@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::tree::{Content, Tree, Words};
 use super::values::{attached, code_block, items, parts, time_ms};
-use crate::core::transcript::Role;
+use crate::core::transcript::{Message, Role};
 use crate::store::arrival::LeftOut;
 use crate::store::export::{SessionJson, fence_after};
 
@@ -28,16 +28,15 @@ pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
 
 fn messages(title: &str, head: Option<&str>, json: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
+    if let Some(list) = json.as_array() {
+        let all = list.iter().filter_map(|message| words(message, &mut tree.left_out)).enumerate();
+        let messages: Vec<Message> = all.map(|(at, words)| words.message(at, at.checked_sub(1))).collect();
+        return (SessionJson::new(title.to_owned(), messages.last().map(|m| m.id), messages), tree.left_out);
+    }
     for (name, message) in items(json) {
         let words = words(message, &mut tree.left_out);
-        match words {
-            Some(words) if json.is_array() => tree.follow(words),
-            None if json.is_array() => {}
-            words => {
-                let content = words.map_or(Content::Nothing, |words| Content::Words(Box::new(words)));
-                tree.put(name, message["parentId"].as_str(), content);
-            }
-        }
+        let content = words.map_or(Content::Nothing, |words| Content::Words(Box::new(words)));
+        tree.put(name, message["parentId"].as_str(), content);
     }
     tree.conversation(title, head)
 }

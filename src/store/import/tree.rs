@@ -1,7 +1,6 @@
 //! A conversation of another program: nodes that name their parents. Nodes without text are skipped.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::store::arrival::LeftOut;
@@ -19,135 +18,119 @@ pub(super) struct Words {
     pub created_ms: i64,
 }
 
+impl Words {
+    /// The message of a node, below that of another one.
+    pub fn message(self, at: usize, above: Option<usize>) -> Message {
+        let Words { role, text, thinking, created_ms } = self;
+        let meta = MessageMeta::default();
+        Message { id: id(at), parent: above.map(id), role, text, thinking, created_ms, meta }
+    }
+}
+
+fn id(at: usize) -> MessageId {
+    MessageId(at as i64 + 1)
+}
+
 #[derive(Default)]
 pub(super) enum Content {
     #[default]
     Nothing,
     /// A thought alone, of the answers below it.
-    Thought {
-        text: String,
-        answered: bool,
-    },
+    Thought(String),
     Words(Box<Words>),
 }
 
 #[derive(Default)]
-struct Node {
-    parent: Option<usize>,
+struct Node<'a> {
+    parent: Option<&'a str>,
     content: Content,
-    climb: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Tree<'a> {
-    nodes: Vec<(Node, Option<&'a str>)>,
+    nodes: Vec<Node<'a>>,
     by_name: HashMap<&'a str, usize>,
     pub left_out: LeftOut,
-    climbs: u32,
-    copied: usize,
+}
+
+/// The nearest node with words above a node, and the nearest thought between the two.
+#[derive(Clone, Copy, Default)]
+struct Above {
+    words: Option<usize>,
+    thought: Option<usize>,
 }
 
 impl<'a> Tree<'a> {
     /// Adds a node; a second one of the same name replaces the first.
     pub fn put(&mut self, name: &'a str, parent: Option<&'a str>, content: Content) {
-        let leads_nowhere = parent.is_none() && matches!(content, Content::Nothing);
-        let node = (Node { content, ..Node::default() }, parent);
-        match self.by_name.entry(name) {
-            Entry::Occupied(at) => {
-                if let Some(there) = self.nodes.get_mut(*at.get()) {
-                    *there = node;
-                }
-            }
-            Entry::Vacant(_) if leads_nowhere => {}
-            Entry::Vacant(at) => {
-                at.insert(self.nodes.len());
-                self.nodes.push(node);
-            }
+        let node = Node { parent, content };
+        let at = *self.by_name.entry(name).or_insert(self.nodes.len());
+        match self.nodes.get_mut(at) {
+            Some(there) => *there = node,
+            None => self.nodes.push(node),
         }
-    }
-
-    pub fn follow(&mut self, words: Words) {
-        let parent = self.nodes.len().checked_sub(1);
-        self.nodes.push((Node { parent, content: Content::Words(Box::new(words)), climb: 0 }, None));
     }
 
     /// The messages; `head` names the session's head, by default the last message.
     pub fn conversation(mut self, name: &str, head: Option<&str>) -> (SessionJson, LeftOut) {
+        let above = self.above();
         let head = head.and_then(|head| self.by_name.get(head).copied());
-        for (node, parent) in &mut self.nodes {
-            if let Some(parent) = parent.take() {
-                node.parent = self.by_name.get(parent).copied();
+        let is_words = |at: &usize| self.nodes.get(*at).is_some_and(|node| matches!(node.content, Content::Words(_)));
+        let head = head.filter(is_words).or_else(|| above.get(head?)?.words);
+        let (mut messages, mut answered, mut copied) = (Vec::new(), HashSet::new(), 0);
+        for (at, Above { words: above_it, thought }) in above.iter().copied().enumerate() {
+            let Some(Content::Words(words)) = self.nodes.get(at).map(|node| &node.content) else { continue };
+            let (mut thoughts, mut next) = (Vec::new(), thought.filter(|_| words.role == Role::Assistant));
+            while let Some(thought) = next
+                && let Some(Node { content: Content::Thought(text), .. }) = self.nodes.get(thought)
+            {
+                if !answered.insert(thought) {
+                    if copied > COPIED_BYTES {
+                        break;
+                    }
+                    copied += STEP_BYTES + text.len();
+                }
+                thoughts.push(text.clone());
+                next = above.get(thought).and_then(|above| above.thought);
             }
-        }
-        self.by_name = HashMap::new();
-        for at in 0..self.nodes.len() {
-            let Some((Node { parent, content: Content::Words(words), .. }, _)) = self.nodes.get(at) else { continue };
-            let is_answer = words.role == Role::Assistant;
-            let (above, mut thoughts) = self.climb(*parent, is_answer);
-            let Some((Node { parent, content: Content::Words(words), .. }, _)) = self.nodes.get_mut(at) else {
+            thoughts.reverse();
+            let Some(Content::Words(mut words)) = self.nodes.get_mut(at).map(|node| std::mem::take(&mut node.content))
+            else {
                 continue;
             };
-            *parent = above;
-            if !thoughts.is_empty() {
-                thoughts.extend(Some(std::mem::take(&mut words.thinking)).filter(|text| !text.is_empty()));
-                words.thinking = thoughts.join("\n\n");
-            }
+            thoughts.extend(Some(std::mem::take(&mut words.thinking)).filter(|text| !text.is_empty()));
+            words.thinking = thoughts.join("\n\n");
+            messages.push(words.message(at, above_it));
         }
-        let (head, _) = self.climb(head, false);
-        let id = |at: usize| MessageId(at as i64 + 1);
-        let mut messages = Vec::new();
-        for (at, (node, _)) in self.nodes.into_iter().enumerate() {
-            match node.content {
-                Content::Nothing => {}
-                Content::Thought { answered, .. } => self.left_out.thoughts += u64::from(!answered),
-                Content::Words(words) => {
-                    let Words { role, text, thinking, created_ms } = *words;
-                    let parent = node.parent.map(id);
-                    let meta = MessageMeta::default();
-                    messages.push(Message { id: id(at), parent, role, text, thinking, created_ms, meta });
-                }
-            }
-        }
+        let thoughts = self.nodes.iter().filter(|node| matches!(node.content, Content::Thought(_))).count();
+        self.left_out.thoughts += (thoughts - answered.len()) as u64;
         let head = head.map(id).or(messages.last().map(|m| m.id));
         (SessionJson::new(name.to_owned(), head, messages), self.left_out)
     }
 
-    /// The nearest node from here upwards that has text, and the thoughts on the way, uppermost first. Passed nodes
-    /// then point there directly, so that a long row of empty nodes is climbed once; a ring of them is cut.
-    fn climb(&mut self, from: Option<usize>, by_answer: bool) -> (Option<usize>, Vec<String>) {
-        self.climbs += 1;
-        let (mut passed, mut next) = (Vec::new(), from);
-        let found = loop {
-            let Some((at, (node, _))) = next.and_then(|at| Some((at, self.nodes.get_mut(at)?))) else { break None };
-            if matches!(node.content, Content::Words(_)) {
-                break Some(at);
-            }
-            if std::mem::replace(&mut node.climb, self.climbs) == self.climbs {
-                break None;
-            }
-            passed.push(at);
-            next = node.parent;
-        };
-        let (mut above, mut thoughts) = (found, Vec::new());
-        for at in passed.into_iter().rev() {
-            let Some((node, _)) = self.nodes.get_mut(at) else { continue };
-            node.parent = above;
-            let Content::Thought { text, answered } = &mut node.content else { continue };
-            if *answered || !by_answer {
-                self.copied += STEP_BYTES + text.len();
-            }
-            if by_answer {
-                *answered = true;
-                thoughts.push(text.clone());
-            }
-            if self.copied <= COPIED_BYTES {
-                above = Some(at);
-            } else {
-                self.left_out.thoughts += u64::from(!*answered);
-                node.content = Content::Nothing;
+    /// For each node. Each is passed once, however they follow each other; a ring without words is cut.
+    fn above(&self) -> Vec<Above> {
+        let parent = |at: usize| self.by_name.get(self.nodes.get(at)?.parent?).copied();
+        let mut found: Vec<Option<Above>> = vec![None; self.nodes.len()];
+        let mut seen = HashSet::with_capacity(self.nodes.len());
+        for at in 0..self.nodes.len() {
+            let up = std::iter::successors(Some(at), |at| parent(*at));
+            let passed: Vec<usize> = up.take_while(|at| seen.insert(*at)).collect();
+            for at in passed.into_iter().rev() {
+                let above = parent(at).map_or(Some(Above::default()), |parent| {
+                    let further = found.get(parent).copied().flatten();
+                    match self.nodes.get(parent)?.content {
+                        Content::Words(_) => Some(Above { words: Some(parent), thought: None }),
+                        Content::Thought(_) => further.map(|above| Above { thought: Some(parent), ..above }),
+                        Content::Nothing => further,
+                    }
+                });
+                if let Some(found) = found.get_mut(at) {
+                    *found = above;
+                }
             }
         }
-        (found, thoughts)
+        found.into_iter().map(Option::unwrap_or_default).collect()
     }
 }
 
@@ -163,7 +146,7 @@ mod tests {
     fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
         let (mut tree, thought) = (Tree::default(), "long ".repeat(1 << 18));
         tree.put("u", Some(""), words(Role::User, "question"));
-        tree.put("t", Some("u"), Content::Thought { text: thought.clone(), answered: false });
+        tree.put("t", Some("u"), Content::Thought(thought.clone()));
         let names: Vec<String> = (0..100).map(|n| format!("a{n}")).collect();
         for name in &names {
             tree.put(name, Some("t"), words(Role::Assistant, "answer"));

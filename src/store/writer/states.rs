@@ -4,22 +4,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::{BUDGET_EVERY, SaveEvent, Shared, USES_EVERY, Work, bytes_of};
 use crate::core::transcript::SessionId;
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::StateImage;
-use crate::store::database::{Access, Store};
+use crate::store::database::Access;
 use crate::store::error::{Result, StoreError};
 use crate::store::keep::NOT_WRITTEN;
 use crate::store::segment::SegmentId;
 
 pub(super) struct States {
-    store: Arc<Store>,
-    events: Sender<SaveEvent>,
-    work: Receiver<Work>,
     shared: Arc<Shared>,
+    work: Receiver<Work>,
     state_off: Option<String>,
     saves: u64,
     since_budget: u64,
@@ -31,15 +29,9 @@ pub(super) struct States {
 }
 
 impl States {
-    pub(super) fn new(
-        store: Arc<Store>,
-        events: Sender<SaveEvent>,
-        work: Receiver<Work>,
-        shared: Arc<Shared>,
-    ) -> States {
+    pub(super) fn new(shared: Arc<Shared>, work: Receiver<Work>) -> States {
         let (grown, current) = (Vec::new(), Vec::new());
-        let state_off = None;
-        States { store, events, work, shared, state_off, saves: 0, since_budget: 0, grown, current, trash_seen: false }
+        States { shared, work, state_off: None, saves: 0, since_budget: 0, grown, current, trash_seen: false }
     }
 
     pub(super) fn run(mut self) {
@@ -62,7 +54,7 @@ impl States {
                     }
                     self.shared.update(|status| status.states = id);
                 }
-                Err(RecvTimeoutError::Timeout) => self.store.write_uses(),
+                Err(RecvTimeoutError::Timeout) => self.shared.store.write_uses(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -76,8 +68,7 @@ impl States {
     fn write(&mut self, id: u64, images: &[(SegmentId, StateImage)]) {
         self.current = images.iter().map(|(id, _)| *id).collect();
         let (problem, at_ms) = (self.save(images), now_ms());
-        // While closing no receiver is left; `close` returns the result.
-        let _ = self.events.send(match problem {
+        self.shared.send(match problem {
             None => SaveEvent::Saved { id, at_ms },
             Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
         });
@@ -90,17 +81,17 @@ impl States {
             match self.probe() {
                 Ok(()) => {
                     self.state_off = None;
-                    let _ = self.events.send(SaveEvent::Recovered);
+                    self.shared.send(SaveEvent::Recovered);
                 }
                 Err(e) => {
                     let why = format!("state saving is off: {e}");
                     self.state_off = Some(why.clone());
-                    self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
+                    self.shared.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
                     return Some(why);
                 }
             }
         }
-        let error = self.store.save_images(images).err()?;
+        let error = self.shared.store.save_images(images).err()?;
         if matches!(error, StoreError::Io { .. } | StoreError::Database(_) | StoreError::Full { .. }) {
             self.state_off = Some(error.to_string());
         }
@@ -114,38 +105,38 @@ impl States {
             StoreError::StateLost { why, .. } => why.clone(),
             other => other.to_string(),
         };
-        self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
+        self.shared.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
         Some(why)
     }
 
     fn probe(&self) -> Result<()> {
-        let path = self.store.layout.probe();
+        let path = self.shared.store.layout.probe();
         let io = |e| StoreError::io("write", &path)(e);
-        let disk = &*self.store.disk;
+        let disk = &*self.shared.store.disk;
         let mut file = disk.create(&path).map_err(io)?;
         let written = file.write(&[0x5a; 1 << 16]).and_then(|()| file.sync());
         drop(file);
         disk.remove(&path).map_err(io)?;
         written.map_err(io)?;
-        self.store.require_room(0)
+        self.shared.store.require_room(0)
     }
 
     /// Between saves: empty the trash, thin, keep the budget. A failed step is repeated after the next save.
     fn tidy(&mut self) {
-        if matches!(self.store.access(), Access::ReadOnly { .. }) {
+        if matches!(self.shared.store.access(), Access::ReadOnly { .. }) {
             return;
         }
-        self.store.write_uses();
+        self.shared.store.write_uses();
         self.empty_trash();
         if self.saves == 0 {
             return;
         }
         // Moves the names of the written files into the database.
-        self.store.checkpoint();
+        self.shared.store.checkpoint();
         if self.state_off.is_some() {
             return;
         }
-        self.store.fill_reserve();
+        self.shared.store.fill_reserve();
         self.thin();
         if self.since_budget >= BUDGET_EVERY {
             self.look_at_budget();
@@ -154,24 +145,24 @@ impl States {
 
     fn thin(&mut self) {
         for session in std::mem::take(&mut self.grown) {
-            let _ = self.store.thin(session);
+            let _ = self.shared.store.thin(session);
         }
     }
 
     fn look_at_budget(&mut self) {
         self.since_budget = 0;
-        let _ = self.store.keep_budget(&self.current);
+        let _ = self.shared.store.keep_budget(&self.current);
     }
 
     /// Once per run, removes sessions after their days in the trash. With a doubtful database they stay, and `prune`
     /// reports why.
     fn empty_trash(&mut self) {
         if std::mem::replace(&mut self.trash_seen, true)
-            || self.store.old_in_trash(None).is_ok_and(|old| old.is_empty())
+            || self.shared.store.old_in_trash(None).is_ok_and(|old| old.is_empty())
         {
             return;
         }
-        match self.store.empty_trash(None) {
+        match self.shared.store.empty_trash(None) {
             Ok(freed) => tracing::info!(freed.sessions, freed.messages, "the trash was emptied"),
             Err(e) => tracing::warn!("the trash is not emptied: {e}"),
         }

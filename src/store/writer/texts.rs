@@ -11,17 +11,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use super::{Queued, RETRY, SaveEvent, Shared, Work, bytes_of, replaces};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::StateImage;
-use crate::store::database::{Access, Store, lock};
-use crate::store::error::StoreError;
+use crate::store::database::{Access, lock};
+use crate::store::error::{StoreError, Watch};
 use crate::store::segment::SegmentId;
-use crate::store::watch::Watch;
 
 pub(super) struct Texts {
-    store: Arc<Store>,
-    events: Sender<SaveEvent>,
+    shared: Arc<Shared>,
     queue: Receiver<Queued>,
     states: Sender<Work>,
-    shared: Arc<Shared>,
     /// Taken from the queue; the first is next.
     waiting: VecDeque<Queued>,
     /// Failures up to this save were reported.
@@ -31,14 +28,8 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    pub(super) fn new(
-        store: Arc<Store>,
-        events: Sender<SaveEvent>,
-        queue: Receiver<Queued>,
-        states: Sender<Work>,
-        shared: Arc<Shared>,
-    ) -> Texts {
-        Texts { store, events, queue, states, shared, waiting: VecDeque::new(), reported: 0, saved: false }
+    pub(super) fn new(shared: Arc<Shared>, queue: Receiver<Queued>, states: Sender<Work>) -> Texts {
+        Texts { shared, queue, states, waiting: VecDeque::new(), reported: 0, saved: false }
     }
 
     pub(super) fn run(mut self) {
@@ -83,41 +74,45 @@ impl Texts {
 
     /// Writes the texts of a save; `Some` if it waits for another attempt.
     fn write(&mut self, mut queued: Queued) -> Option<()> {
-        let was_stuck = lock(&self.shared.status).stuck.is_some();
-        let (id, mut given_up) = (queued.id, None);
-        let (images, grown) = match self.store.apply(&queued.save.changes) {
-            Ok(applied) => {
-                self.saved = true;
-                for (session, name) in applied.named {
-                    let _ = self.events.send(SaveEvent::Named { session, name });
-                }
-                if was_stuck {
-                    let _ = self.events.send(SaveEvent::Recovered);
-                }
-                let why_not = queued.skipped.map(str::to_owned).or(applied.state_problem);
-                (self.acknowledge(&mut queued, why_not), applied.grown)
-            }
+        let (id, was_stuck) = (queued.id, lock(&self.shared.status).stuck.is_some());
+        let applied = match self.shared.store.apply(&queued.save.changes) {
             Err(e) if e.is_disk() => {
                 self.wait_for_disk(queued, self.reason(&e));
                 return Some(());
             }
             Err(e) => {
                 let earlier = lock(&self.shared.status).given_up.clone().filter(|_| e.lacks_another());
-                let reason = earlier.unwrap_or_else(|| self.reason(&e));
+                Err(earlier.unwrap_or_else(|| self.reason(&e)))
+            }
+            Ok(applied) => Ok(applied),
+        };
+        // Before the events: a receiver may close the writer at once.
+        self.shared.update(|status| {
+            (status.texts, status.stuck) = (id, None);
+            if let Err(why) = &applied {
+                status.given_up.get_or_insert(why.clone());
+            }
+        });
+        let (images, grown) = match applied {
+            Ok(applied) => {
+                self.saved = true;
+                for (session, name) in applied.named {
+                    self.shared.send(SaveEvent::Named { session, name });
+                }
+                if was_stuck {
+                    self.shared.send(SaveEvent::Recovered);
+                }
+                let why_not = queued.skipped.map(str::to_owned).or(applied.state_problem);
+                (self.acknowledge(&mut queued, why_not), applied.grown)
+            }
+            Err(reason) => {
                 self.report(&queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting: true });
-                given_up = Some(reason);
                 (Vec::new(), Vec::new())
             }
         };
         // Of state that is not written after all.
         let dropped = bytes_of(&queued.save.images);
         self.shared.pending_bytes.fetch_sub(dropped, Ordering::Relaxed);
-        self.shared.update(|status| {
-            (status.texts, status.stuck) = (id, None);
-            if let Some(why) = given_up {
-                status.given_up.get_or_insert(why);
-            }
-        });
         let _ = self.states.send(Work { id, images, grown });
         None
     }
@@ -147,25 +142,25 @@ impl Texts {
         }
         self.reported = unreported.iter().copied().fold(self.reported, u64::max);
         for id in unreported {
-            let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
+            self.shared.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
         }
     }
 
     /// Between saves: indexes new texts until there is something to save; the rest follows the next save.
     fn tidy(&mut self) {
-        if matches!(self.store.access(), Access::ReadOnly { .. }) || !std::mem::take(&mut self.saved) {
+        if matches!(self.shared.store.access(), Access::ReadOnly { .. }) || !std::mem::take(&mut self.saved) {
             return;
         }
         // First, so that damage of the log loses no text.
-        self.store.checkpoint();
+        self.shared.store.checkpoint();
         let wanted = || self.shared.is_closing() || !self.queue.is_empty();
-        let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NONE });
+        let _ = self.shared.store.index_texts(&Watch { stop: &wanted, ..Watch::NONE });
     }
 
     fn reason(&self, e: &StoreError) -> String {
-        let root = self.store.root();
+        let root = self.shared.store.root();
         if e.is_full() {
-            let free = self.store.disk.free_bytes(root).unwrap_or(0);
+            let free = self.shared.store.disk.free_bytes(root).unwrap_or(0);
             return format!(
                 "disk full on {} ({} free). State saving is off. Free space, then it continues by itself.",
                 root.display(),
@@ -173,12 +168,12 @@ impl Texts {
             );
         }
         if e.is_busy() {
-            return format!("another program holds {}: it is tried again", self.store.layout.database.display());
+            return format!("another program holds {}: it is tried again", self.shared.store.layout.database.display());
         }
         match e.damage() {
             Some(detail) => format!(
                 "{} is damaged ({detail}): sala-chat doctor --check writes a new one of everything that can be read",
-                self.store.layout.database.display()
+                self.shared.store.layout.database.display()
             ),
             None => e.to_string(),
         }
@@ -187,8 +182,7 @@ impl Texts {
     /// One event for the save and for each merged into it.
     fn report(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
         for id in queued.merged.iter().chain([&queued.id]) {
-            // While closing no receiver is left; `close` returns the result.
-            let _ = self.events.send(event(*id));
+            self.shared.send(event(*id));
         }
     }
 }
