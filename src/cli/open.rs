@@ -11,11 +11,11 @@ use super::devices::{self, Chosen};
 use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
-use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
+use crate::config::settings::{Device, Loaded, ModelSource, Origin, SaveStates};
 use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
-use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, is_folder};
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -113,34 +113,28 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
         gpu_memory: config.model.max_gpu_memory.0,
-        weights: weights(context),
+        weights: config.model.weights,
         prefill: config.model.prefill,
-        draft: match config.draft_source() {
-            DraftSource::Auto => DraftChoice::Auto,
-            DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(name) => DraftChoice::Folder(hub::draft_folder(&name)?),
-        },
+        draft: draft(context)?,
         notes: note.into_iter().collect(),
         keep_weights: Some(context.dirs.kept_weights()),
         park_after: config.engine.park_after.0,
     })
 }
 
-pub fn weights(context: &Context) -> WeightsChoice {
-    match context.config().model.weights {
-        Weights::Auto => WeightsChoice::Auto,
-        Weights::Bf16 => WeightsChoice::Bf16,
-        Weights::Bits8 => WeightsChoice::Bits8,
-        Weights::Bits6 => WeightsChoice::Bits6,
-        Weights::Bits5 => WeightsChoice::Bits5,
-        Weights::Bits4 => WeightsChoice::Bits4,
+/// The draft head that the settings name: a folder, or a hub id that was downloaded.
+pub fn draft(context: &Context) -> Result<DraftChoice, Failure> {
+    match context.config().speculation.draft.as_str() {
+        "" | "auto" => Ok(DraftChoice::Auto),
+        "off" => Ok(DraftChoice::Off),
+        name => hub::draft_folder(name).map(DraftChoice::Folder),
     }
 }
 
 /// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
-    checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
+    checkpoint.set_recipe(Recipe::asked_for(context.config().model.weights).unwrap_or_default());
     checkpoint.set_prefill(context.config().model.prefill);
     Ok(checkpoint)
 }

@@ -13,9 +13,8 @@ use super::row::{Flag, Kind, MANY, Owner, Way, int, settings};
 use super::value::{Field, Size, Time};
 use super::words::{
     CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
-    Weights,
 };
-use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
+use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode, WeightsChoice};
 
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -108,6 +107,7 @@ macro_rules! kept {
     };
 }
 
+pub const WEIGHTS: &[&str] = &["auto", "bf16", "8bit", "6bit", "5bit", "4bit"];
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 // As the table has numbers.
 const MOST_TOP_K: i64 = protocol::TOP_LOGITS as i64;
@@ -134,7 +134,7 @@ settings! {
         /// limit of GPU memory, for example 8GiB; all: all free memory
         max_gpu_memory: Size = Kind::Size, flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
-        weights: Weights = Word("auto", Weights::WORDS), flags(&[Flag::Takes("weights", "FORM")]);
+        weights: WeightsChoice = Word("auto", WEIGHTS), flags(&[Flag::Takes("weights", "FORM")]);
         /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
         prefill: Precision = Word("bf16", &["bf16", "fp8"]), flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toml::Value;
 
-use crate::engine::protocol::{DeviceChoice, Precision, SpecMode};
+use crate::engine::protocol::{DeviceChoice, Precision, SpecMode, WeightsChoice};
 
 /// A field's type: how it is written in the configuration. What a [`super::Kind`] accepts, its field's type takes.
 pub trait Field: Sized {
@@ -28,7 +28,7 @@ macro_rules! plain {
     )+};
 }
 
-plain!(bool, String, f64, u8, u16, u32, u64, usize, i64, DeviceChoice, Precision);
+plain!(bool, String, f64, u8, u16, u32, u64, usize, i64, DeviceChoice, Precision, WeightsChoice);
 
 impl Field for f32 {
     /// The shortest number that is this one: 0.7, not 0.699999988.

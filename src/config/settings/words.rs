@@ -50,19 +50,6 @@ words! {
         Refuse = "refuse",
     }
 
-    Weights {
-        #[default]
-        Auto = "auto",
-        Bf16 = "bf16",
-        Bits8 = "8bit",
-        /// 6.5 bits, and 8 where the model is sensitive.
-        Bits6 = "6bit",
-        /// 5.5 bits, and 8 there.
-        Bits5 = "5bit",
-        /// 4.5 bits, and 8 there.
-        Bits4 = "4bit",
-    }
-
     /// Whether the model thinks before it answers.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
@@ -196,24 +183,4 @@ impl From<&str> for ModelSource {
 /// The server that `engine.url` names; none for nothing, and for `here`, an engine of this process.
 pub fn server(url: &str) -> Option<&str> {
     Some(url.trim()).filter(|url| !matches!(*url, "" | "here"))
-}
-
-/// Which draft head: `speculation.draft`, `--draft`.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum DraftSource {
-    #[default]
-    Auto,
-    /// None; n-gram drafts remain.
-    Off,
-    Named(String),
-}
-
-impl From<&str> for DraftSource {
-    fn from(text: &str) -> Self {
-        match text {
-            "" | "auto" => DraftSource::Auto,
-            "off" => DraftSource::Off,
-            other => DraftSource::Named(other.to_owned()),
-        }
-    }
 }
