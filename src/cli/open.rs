@@ -11,7 +11,7 @@ use super::devices::{self, Chosen};
 use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
-use crate::config::settings::{Device, Loaded, ModelSource, Origin, SaveStates};
+use crate::config::settings::{self, Device, Loaded, ModelSource, Origin, SaveStates};
 use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
@@ -154,12 +154,6 @@ pub fn piece(context: &Context) -> usize {
 /// An engine that opens its device. Dropping it waits, so that the process does not end while a GPU is being opened.
 struct Starting(Option<Engine>);
 
-impl Starting {
-    fn started(mut self) -> Option<Engine> {
-        self.0.take()
-    }
-}
-
 impl Drop for Starting {
     fn drop(&mut self) {
         let Some(Engine { commands, events, thread }) = self.0.take() else { return };
@@ -176,30 +170,21 @@ pub(super) fn no_thread(e: std::io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
 }
 
-struct Begun {
-    engine: Starting,
-    text: TextModel,
-    stop: Vec<Token>,
-    save_state: SaveStates,
-    piece: usize,
-}
-
-/// Begins what answers: a server if one is named, else a model on this machine.
-fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
+/// Begins what answers, a server if one is named, else a model on this machine: the engine, its text model and stop tokens.
+fn begin(context: &Context, attendance: Attendance) -> Result<(Starting, TextModel, Vec<Token>), Failure> {
     if let Some(options) = engines::remote(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
+        let engine = remote::spawn(options, &text).map_err(no_thread)?;
         let stop = text.tokenizer.stop_ids(&[]);
-        // A remote engine's state is its text.
-        return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
+        return Ok((Starting(Some(engine)), text, stop));
     }
-    let engine_options = engine_options(context)?;
-    let name = engine_options.model.clone();
-    // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
-    let engine = Starting(Some(engines::begin(context, engine_options).map_err(no_thread)?));
+    let options = engine_options(context)?;
+    let name = options.model.clone();
+    // First of all: a start waits for the GPU and the weights, unless a server has loaded them.
+    let engine = Starting(Some(engines::begin(context, options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
-    Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
+    Ok((engine, text, stop))
 }
 
 /// Starts engine and runtime. `Input::Calls` are requests of a program: one after the other, each for itself.
@@ -216,7 +201,12 @@ pub fn runtime(
         let message = "--no-save starts without a session: it cannot continue one (-c, -r)";
         return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
     }
-    let Begun { engine, text, stop, save_state, piece } = begin(context, attendance)?;
+    let (mut starting, text, stop) = begin(context, attendance)?;
+    let (save_state, piece) = match settings::server(&config.engine.url) {
+        // A remote engine's state is its text.
+        Some(_) => (SaveStates::Never, usize::MAX),
+        None => (config.sessions.save_state, piece(context)),
+    };
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
     if let Some(why) =
@@ -232,7 +222,7 @@ pub fn runtime(
     if let SessionChoice::Named(name) = session {
         check_name(&store, name)?;
     }
-    let Some(engine) = engine.started() else {
+    let Some(engine) = starting.0.take() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
     signals::park_at_signal(engine.commands.clone()).map_err(no_thread)?;
