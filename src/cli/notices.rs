@@ -14,7 +14,8 @@ use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{
-    Activity, DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow, Unsaved,
+    Activity, DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow,
+    Unsaved,
 };
 use crate::runtime::{Attendance, Input};
 use crate::tui::entry::grouped;

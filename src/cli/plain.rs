@@ -49,6 +49,20 @@ impl OpenQuestion {
         let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
         chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
     }
+
+    /// The request that a line means, or what to type instead.
+    fn request(&self, line: &str) -> Result<Request, String> {
+        let question = self.id;
+        let first = line.trim().chars().next();
+        if self.files > 0 && first.is_some_and(|c| c.is_ascii_digit()) {
+            return numbers(line, self.files).map(|files| Request::ChooseFiles { question, files });
+        }
+        let chosen = match first {
+            None => self.choices.iter().find(|c| c.key == '\n').or(self.choices.last()),
+            Some(typed) => choice(&self.choices, typed),
+        };
+        chosen.map(|c| Request::Choose { question, key: c.key }).ok_or_else(|| keys(&self.choices))
+    }
 }
 
 fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
@@ -191,29 +205,15 @@ impl Plain {
             out.extend(self.enqueue(line));
             return out;
         }
-        if let Some(OpenQuestion { id, choices, files }) = &self.question {
-            if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
-                return match numbers(line, *files) {
-                    Err(why) => vec![Out::Line(why)],
-                    Ok(files) => {
-                        let question = *id;
-                        self.question = None;
-                        vec![self.send(Request::ChooseFiles { question, files })]
-                    }
-                };
-            }
-            let first = line.trim().chars().next();
-            let chosen = match first {
-                None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
-                Some(k) => choice(choices, k),
+        if let Some(question) = &self.question {
+            let request = match question.request(line) {
+                Ok(request) => request,
+                Err(why) => return vec![Out::Line(why)],
             };
-            let Some(choice) = chosen else {
-                return vec![Out::Line(keys(choices))];
-            };
-            let (question, key) = (*id, choice.key);
             self.question = None;
-            let mut out = vec![self.send(Request::Choose { question, key })];
-            if key == '\x1b' {
+            let cancelled = matches!(request, Request::Choose { key: '\x1b', .. });
+            let mut out = vec![self.send(request)];
+            if cancelled {
                 self.not_read(&mut out);
             }
             return out;

@@ -30,10 +30,6 @@ fn notes(notices: &[Notice], wanted: impl Fn(Level) -> bool) -> Vec<&str> {
     notes.collect()
 }
 
-fn warnings(notices: &[Notice]) -> Vec<&str> {
-    notes(notices, |level| level != Level::Info)
-}
-
 fn row(d: &DocumentRecord) -> Value {
     json!({
         "name": d.document.name, "path": d.document.path, "tokens": d.document.tokens, "lines": d.document.lines,
@@ -62,7 +58,7 @@ pub(super) fn answer(notices: &[Notice]) -> Answered {
         Notice::Finished(message) if message.role == Role::Assistant => Some(message),
         _ => None,
     });
-    let warnings = warnings(notices);
+    let warnings = notes(notices, |level| level != Level::Info);
     let Some(message) = finished.filter(|m| m.meta.finish != Some(Finish::Failed)) else {
         return Err(if warnings.is_empty() { "There was no answer.".to_owned() } else { warnings.join(" ") });
     };

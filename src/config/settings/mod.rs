@@ -19,8 +19,8 @@ mod words;
 
 pub use file::edit;
 pub use layers::{Loaded, Origin, examine, load};
-pub use session::Settings;
 pub use row::{Flag, Kind, Way};
+pub use session::Settings;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
@@ -28,8 +28,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::{Field, Size};
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode,
-    ThoughtView, UnknownFields, server,
+    CODE_THEMES, ClipboardMethod, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    UnknownFields, server,
 };
 
 pub use crate::engine::protocol::DeviceChoice as Device;

@@ -32,8 +32,6 @@ pub enum Flag {
     Takes(&'static str, &'static str),
     /// `--NAME` sets a fixed value: long name, value, help.
     Means(&'static str, &'static str, &'static str),
-    /// The same, for a chat on a screen only.
-    Screen(&'static str, &'static str, &'static str),
 }
 
 #[derive(Clone, Copy)]

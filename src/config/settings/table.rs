@@ -299,12 +299,12 @@ settings! {
         code_theme: String = Named("auto", CODE_THEMES), session("code_theme", &[], Owner::Screen);
         /// use the terminal's alternate screen; auto: off inside Zellij
         alternate_screen: Switch = Word("auto", Switch::WORDS),
-            flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
+            flags(&[Flag::Means("no-alt-screen", "off", "stay on the terminal's first screen")]);
         /// scroll with the wheel; Shift-drag selects text
         mouse: bool = Bool(false);
         /// characters of frames: auto, unicode, ascii
         glyphs: Glyphs = Word("auto", Glyphs::WORDS),
-            flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
+            flags(&[Flag::Means("ascii", "ascii", "no box-drawing characters")]);
         /// side panel; auto: from 120 columns
         panel: Switch = Word("auto", Switch::WORDS);
         /// j, k, g and G move in lists and among selected messages

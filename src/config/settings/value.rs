@@ -52,24 +52,22 @@ impl Field for Option<u64> {
     }
 }
 
+const SPEC_WORDS: [(&str, SpecMode); 3] = [("auto", SpecMode::Auto), ("on", SpecMode::On), ("off", SpecMode::Off)];
+
 impl Field for SpecMode {
     fn to_value(&self) -> Value {
         match self {
-            SpecMode::Auto => Value::String("auto".to_owned()),
-            SpecMode::On => Value::String("on".to_owned()),
-            SpecMode::Off => Value::String("off".to_owned()),
             SpecMode::Depth(depth) => depth.to_value(),
+            mode => {
+                let word = SPEC_WORDS.iter().find(|(_, named)| named == mode).map_or("auto", |(word, _)| word);
+                Value::from(word)
+            }
         }
     }
 
     fn from_value(value: &Value) -> Option<Self> {
-        match (value.as_str(), value.as_integer()) {
-            (Some("auto"), _) => Some(SpecMode::Auto),
-            (Some("on"), _) => Some(SpecMode::On),
-            (Some("off"), _) => Some(SpecMode::Off),
-            (_, Some(depth)) => u8::try_from(depth).ok().map(SpecMode::Depth),
-            _ => None,
-        }
+        let named = SPEC_WORDS.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, mode)| *mode);
+        named.or_else(|| u8::from_value(value).map(SpecMode::Depth))
     }
 }
 
