@@ -25,7 +25,6 @@ use client::Patience;
 use client::cache_folder;
 pub(super) use client::{Hub, is_id};
 
-/// Requests in a row that may fail.
 const TRIES: u32 = 5;
 /// A request that reads this much is no failure, whatever ends it.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -36,7 +35,6 @@ const MARGIN_BYTES: u64 = 1 << 30;
 /// The files of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// 40 hexadecimal digits.
     pub commit: String,
     pub files: Vec<HubFile>,
     pub licence: Option<String>,

@@ -14,7 +14,6 @@ use crate::model::format::Format;
 use crate::text::TextModel;
 use crate::tui::status::duration;
 
-/// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
 
 pub fn not_installed(config: &ModelConfig) -> Failure {

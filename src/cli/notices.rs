@@ -25,9 +25,7 @@ use crate::tui::status::seconds_left;
 const SHOWN_CHARACTERS: usize = 2_000;
 const PROGRESS: Duration = Duration::from_millis(200);
 
-/// How a runtime without a person came to its end.
 pub(super) struct Attended {
-    /// The signal that stopped it.
     pub(super) signal: Option<u8>,
     pub(super) failed: Option<Failure>,
     pub(super) unsaved: Option<Unsaved>,

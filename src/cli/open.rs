@@ -30,15 +30,12 @@ pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
 };
 
-/// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
 pub struct Opened {
     pub runtime: Runtime,
-    /// The engine's thread: ends after the runtime.
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
-    /// The last session that was started in this folder.
     pub offer: Option<SessionRow>,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,

@@ -28,7 +28,6 @@ pub enum Out {
     Trouble(String),
     Send(Request),
     Keep(&'static str, String),
-    /// Look which of these paths there are: [`Plain::found`] takes them.
     Find(Vec<String>),
     Exit(Exit),
 }
@@ -74,7 +73,6 @@ fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
 pub struct Plain {
     home: Option<PathBuf>,
     settings: Loaded,
-    /// Those of the open session: name in `/set` and value.
     settings_now: Vec<(&'static str, String)>,
     activity: Activity,
     /// Requests that were sent, and how many of them the runtime has served.
@@ -83,7 +81,6 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<OpenQuestion>,
     editing: Option<MessageId>,
-    /// A question with mentions that are being resolved, and the message that it replaces.
     looking: Option<(String, Option<MessageId>)>,
     /// What the question at the front of the queue mentions is being read.
     reading_for_question: bool,
@@ -109,7 +106,6 @@ pub struct Plain {
     ended: bool,
     quitting: bool,
     tour: Option<Tour>,
-    /// It is a run of the tour, left or not.
     toured: bool,
 }
 
@@ -316,7 +312,6 @@ impl Plain {
         }
     }
 
-    /// After a suspension the shell's output follows the prompt.
     pub fn resumed(&mut self) {
         self.prompted = false;
     }

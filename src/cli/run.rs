@@ -66,7 +66,6 @@ struct Loop {
     wanted: Redraw,
     pending_frame: Option<Instant>,
     resize: Option<Instant>,
-    /// Set by a signal: how to end, and when.
     dying: Option<(Exit, Instant)>,
     end: Option<End>,
     repaint: bool,

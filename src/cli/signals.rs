@@ -30,7 +30,6 @@ pub enum Outside {
     Hangup,
     Interrupt,
     Suspend,
-    /// SIGCONT after a stop by another process.
     Continue,
 }
 
@@ -53,7 +52,6 @@ impl KeySignals {
         Ok(keys)
     }
 
-    /// What came up to now was meant for another program.
     pub(super) fn forget(&self) {
         self.interrupt.store(false, Ordering::SeqCst);
         self.suspend.store(false, Ordering::SeqCst);
@@ -133,7 +131,6 @@ pub(super) fn listen(name: &str, signals: &[i32], each: impl FnMut(i32) -> bool 
     std::thread::Builder::new().name(name.into()).spawn(move || signals.forever().all(each)).map(drop)
 }
 
-/// SIGUSR1 parks the engine, as `/park` does.
 pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
     listen("park", &[SIGUSR1], move |_| engine.send(Command::Park).is_ok())
 }

@@ -51,7 +51,6 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes the sequences that reset the modes, in the opposite order.
 pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.kitty {
         queue!(out, PopKeyboardEnhancementFlags)?;
@@ -94,7 +93,6 @@ impl Guard {
         }
     }
 
-    /// Kitty flags are known to work: set them, and remember to reset them.
     pub fn add_kitty(&self) -> io::Result<()> {
         let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {

@@ -10,13 +10,11 @@ use crate::config::commands::help::sentence;
 use crate::config::settings::table::{ROWS, find};
 use crate::config::settings::{Flag, Kind, Row, Value};
 
-/// A setting given as an option: its name and its checked value.
 pub type Given = (&'static str, Value);
 
 /// Settings given as options, of those that go with every command or, with `SCREEN`, only with a chat on a screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SettingArgs<const SCREEN: bool> {
-    /// In the order of the table.
     pub given: Vec<Given>,
 }
 

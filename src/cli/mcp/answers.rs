@@ -21,7 +21,6 @@ pub(super) fn result(text: String, object: Value) -> CallToolResult {
     result
 }
 
-/// The remarks of the runtime: information, or warnings and errors.
 fn notes(notices: &[Notice], wanted: impl Fn(Level) -> bool) -> Vec<&str> {
     let notes = notices.iter().filter_map(|notice| match notice {
         Notice::Note(level, text) if wanted(*level) => Some(text.as_str()),
@@ -37,7 +36,6 @@ fn row(d: &DocumentRecord) -> Value {
     })
 }
 
-/// For clients that show no objects, the text is the object.
 pub(super) fn documents(documents: &[DocumentRecord]) -> CallToolResult {
     CallToolResult::structured(json!({ "documents": documents.iter().map(row).collect::<Value>() }))
 }

@@ -115,7 +115,6 @@ impl<'a> Printer<'a> {
         self.progress.clear();
     }
 
-    /// Prints a note, after the open line of the answer.
     pub(super) fn note(&mut self, level: Level, text: &str) {
         self.clear_progress();
         self.held.push((level, text.to_owned()));

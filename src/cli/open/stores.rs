@@ -124,7 +124,6 @@ pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
     Ok((Arc::new(store), dir))
 }
 
-/// Most sessions that are listed at once.
 pub(in crate::cli) const LISTED: usize = 100_000;
 
 /// ` Did you mean NAME?` after the name of a session that does not exist.

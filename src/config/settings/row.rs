@@ -14,7 +14,6 @@ pub enum Kind {
     /// A number: built-in, least, most.
     Float(f64, f64, f64),
     Text(&'static str),
-    /// Texts separated by commas; a list in the file.
     List(&'static str),
     /// One of these words: built-in, all.
     Word(&'static str, &'static [&'static str]),
@@ -75,7 +74,6 @@ macro_rules! settings {
             }
         )+
 
-        /// All settings.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Config {
             $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
@@ -95,7 +93,6 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// No upper limit.
 pub(super) const MANY: i64 = i64::MAX;
 
 pub(super) const fn int(default: i64, least: i64, most: i64) -> Kind {

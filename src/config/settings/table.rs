@@ -28,7 +28,6 @@ pub struct Row {
     pub detours: &'static [(&'static str, &'static str, &'static str)],
     /// How `/set` knows it; `None` for a setting that holds for the whole program.
     pub session: Option<Way>,
-    /// Presets hold it.
     pub preset: bool,
     pub get: fn(&Config) -> Value,
     /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
@@ -100,7 +99,6 @@ fn put<F: Field>(field: &mut F, value: &Value) -> bool {
     F::from_value(value).map(|v| *field = v).is_some()
 }
 
-/// A field of [`super::Settings`].
 macro_rules! kept {
     ($($path:ident).+) => {
         Owner::Session(|s| s.$($path).+.to_value(), |s, value| put(&mut s.$($path).+, value))
@@ -334,7 +332,6 @@ settings! {
     }
 }
 
-/// A table with free keys.
 pub struct Open {
     pub name: &'static str,
     pub help: &'static str,
@@ -366,7 +363,6 @@ pub fn find_open(name: &str) -> Option<(&'static Open, &str)> {
     OPEN_TABLES.iter().find_map(|open| Some((open, name.strip_prefix(open.name)?.strip_prefix('.')?)))
 }
 
-/// The setting of this full name.
 pub fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|r| r.name == name)
 }

@@ -41,7 +41,6 @@ impl Field for f32 {
     }
 }
 
-/// A seed: -1 is a new one for each answer.
 impl Field for Option<u64> {
     fn to_value(&self) -> Value {
         self.as_ref().map_or(Value::Integer(-1), Field::to_value)
@@ -76,7 +75,6 @@ pub const ALL: &str = "all";
 const SIZES: [(&str, f64); 4] = [("GiB", (1u64 << 30) as f64), ("MiB", (1u64 << 20) as f64), ("GB", 1e9), ("MB", 1e6)];
 const MOST_BYTES: f64 = (1u64 << 50) as f64;
 
-/// Bytes at most; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size(pub Option<u64>);
 

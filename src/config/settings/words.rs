@@ -50,15 +50,12 @@ words! {
         Refuse = "refuse",
     }
 
-    /// Whether the model thinks before it answers.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     ThinkMode {
         #[default]
         Auto = "auto",
-        /// `enable_thinking = true`.
         On = "on",
-        /// `enable_thinking = false`.
         Off = "off",
     }
 
@@ -84,7 +81,6 @@ words! {
         Never = "never",
     }
 
-    /// `auto`, or a decision.
     Switch {
         #[default]
         Auto = "auto",
@@ -94,7 +90,6 @@ words! {
 
     /// The built-in colours: all of them use the terminal's own 16 colours and attributes.
     Theme {
-        /// Dark unless the terminal says otherwise.
         #[default]
         Auto = "auto",
         Dark = "dark",
