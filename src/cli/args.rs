@@ -196,48 +196,37 @@ impl Cli {
     }
 }
 
-/// Which session a chat or a question belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionChoice {
     New,
     Last,
-    /// By name or id.
     Named(String),
-    /// The user chooses from a list.
     Pick,
 }
 
-/// Form of an answer on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The answer, markdown rendered if standard output is a terminal.
     Text,
-    /// The answer as written.
     Raw,
-    /// One object at the end.
     Json,
-    /// One object per event.
     JsonLines,
 }
 
-/// `sala-chat -p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub prompt: String,
     pub files: Vec<String>,
     pub session: SessionChoice,
-    /// Keep question, answer and state.
     pub save: bool,
     pub format: Format,
     /// Number of answers, each with its own seed; `None`: one, without a list in the output.
     pub answers: Option<u64>,
 }
 
-/// `sala-chat [PATH…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chat {
     pub paths: Vec<String>,
-    /// Loaded and followed.
     pub follow: Vec<String>,
     pub session: SessionChoice,
     pub save: bool,

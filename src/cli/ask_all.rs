@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::args::AskAllArgs;
+use super::notices::{self, ProgressLine};
 use super::oneshot::{looked_at, reason};
-use super::{Context, Exit, Failure, notices, out};
-use crate::core::sanitize::Clean;
-use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
+use super::{Context, Exit, Failure};
+use crate::runtime::protocol::{FanOut, FanOutRow, Notice, Request};
 use crate::runtime::{Attendance, no_document};
 use crate::tui::fan_out::sentences;
 
@@ -36,27 +36,19 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
         return Err(Failure::new(Exit::Failure, no_document(args.library.as_deref(), Attendance::Absent)));
     }
     let request = Request::AskAll { question: args.question.clone(), library: args.library.clone(), read: args.read };
-    let shows = context.shows_progress();
-    let mut answers = None;
+    let (mut progress, mut answers) = (ProgressLine::new(context.shows_progress()), None);
     let (signal, failed) = notices::serve_requests(context, [request], |notice| {
         if let Some((level, text)) = notices::remark(&notice) {
-            if shows {
-                out::clear_progress();
-            }
+            progress.clear();
             notices::print_remark(context, level, &text);
         }
         match notice {
             Notice::FanOut(found) => answers = Some(found),
-            Notice::Activity(Activity::Busy { what }) if shows => out::progress(&Clean::line(&what)),
-            Notice::Activity(Activity::Reading(p)) if shows => {
-                notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
-            }
+            Notice::Activity(activity) => progress.show(&activity),
             _ => {}
         }
     })?;
-    if shows {
-        out::clear_progress();
-    }
+    progress.clear();
     let answered = |s: &FanOut| s.rows.iter().filter(|r| r.finish.is_some()).count();
     if let Some(answers) = answers.filter(|s| failed.is_none() || answered(s) > 0) {
         context.result(|| object(&answers), || sentences(&answers).join("\n"))?;

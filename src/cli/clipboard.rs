@@ -19,7 +19,6 @@ use crate::tui::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.
 const OSC52_LIMIT: usize = 74_994;
-/// How long a tool may take to accept the text.
 const TOOL: Duration = Duration::from_millis(800);
 
 #[derive(Clone, Copy, Debug)]

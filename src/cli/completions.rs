@@ -41,7 +41,6 @@ complete -c sala-chat -l preset -x -a '(__sala_chat_names)'
 complete -c sala-chat -l library -x -a '(__sala_chat_names)'
 ";
 
-/// The script for a shell.
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
@@ -59,7 +58,6 @@ pub(super) fn script(shell: Shell) -> String {
     }
 }
 
-/// A line for each name that the last word begins.
 pub(super) fn names(words: &[String]) -> Vec<u8> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     // A name that a terminal would obey cannot be typed.

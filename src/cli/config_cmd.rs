@@ -17,7 +17,6 @@ use crate::text::sources;
 use crate::tui::keys::{KeyError, KeyTable};
 use crate::tui::options::UiConfig;
 
-/// `variables` may be settings, `options` are.
 pub(super) fn run(
     action: &ConfigCommand,
     (file, variables, options): (&Path, &[(String, String)], &[(&str, settings::Value)]),
@@ -103,7 +102,6 @@ fn no_switch(config: &Config) -> Option<String> {
 /// What is wrong with a value that its row accepts, where it means nothing.
 type Unfit = fn(&str, &Themes, Option<&Path>) -> Option<String>;
 
-/// Settings that name a thing or an address, in the order of the checks.
 const MEANT: [(&str, Unfit); 5] = [
     ("ui.theme", |value, themes, _| themes.theme(value).err().map(|e| format!("ui.theme: {e}"))),
     ("ui.code_theme", |value, themes, _| themes.code(value).err().map(|e| format!("ui.code_theme: {e}"))),

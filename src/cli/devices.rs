@@ -77,18 +77,15 @@ fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Resu
     }
 }
 
-#[cfg(feature = "cuda")]
-fn usable(gpu: usize) -> Result<(), String> {
-    crate::backend::cuda::usable(gpu)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn usable(_gpu: usize) -> Result<(), String> {
-    Err(NOT_BUILT.to_owned())
-}
-
 #[cfg(not(feature = "cuda"))]
 const NOT_BUILT: &str = "this program was built without the feature `cuda`";
+
+fn usable(_gpu: usize) -> Result<(), String> {
+    #[cfg(feature = "cuda")]
+    return crate::backend::cuda::usable(_gpu);
+    #[cfg(not(feature = "cuda"))]
+    Err(NOT_BUILT.to_owned())
+}
 
 #[cfg(feature = "cuda")]
 fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {

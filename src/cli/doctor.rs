@@ -5,40 +5,43 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statvfs;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::{Context, Exit, Failure, about, dirs, engines, hub, open};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::client::attach;
 use crate::client::remote;
-use crate::config::settings::ModelSource;
+use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::plain_words;
 use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::Access;
 
-const FINE: &str = "ok";
-const NOTE: &str = "note";
 const MISS: &str = "MISS";
 
+#[derive(Serialize)]
 struct Finding {
-    what: &'static str,
+    check: &'static str,
     verdict: &'static str,
-    sentence: String,
+    text: String,
 }
 
-fn fine(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { what, verdict: FINE, sentence: about::without_home(&plain_words(&sentence)) }
+fn finding(check: &'static str, verdict: &'static str, text: impl Display) -> Finding {
+    Finding { check, verdict, text: about::without_home(&plain_words(&text)) }
 }
 
-fn note(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { verdict: NOTE, ..fine(what, sentence) }
+fn fine(check: &'static str, text: impl Display) -> Finding {
+    finding(check, "ok", text)
 }
 
-fn miss(what: &'static str, sentence: impl Display) -> Finding {
-    Finding { verdict: MISS, ..fine(what, sentence) }
+fn note(check: &'static str, text: impl Display) -> Finding {
+    finding(check, "note", text)
+}
+
+fn miss(check: &'static str, text: impl Display) -> Finding {
+    finding(check, MISS, text)
 }
 
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
@@ -47,8 +50,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let mut findings = vec![fine("program", program), terminal()];
     findings.extend([folder("data", &dirs.data), folder("state", &dirs.state)]);
     findings.extend(database(context));
-    let config = &context.config().model;
-    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, hub::installed(config)));
+    findings.push(gpu(&context.config().model));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
@@ -61,12 +63,9 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     ));
     findings.extend(files.then(|| listed_files(context)));
     let ok = findings.iter().all(|f| f.verdict != MISS);
-    let object = |f: &Finding| json!({"check": f.what, "verdict": f.verdict, "text": f.sentence});
-    let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict, f.what, f.sentence);
-    context.result(
-        || json!({"ok": ok, "checks": findings.iter().map(object).collect::<Value>()}),
-        || findings.iter().map(line).collect::<Vec<_>>().join("\n"),
-    )?;
+    let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict, f.check, f.text);
+    let text = || findings.iter().map(line).collect::<Vec<_>>().join("\n");
+    context.result(|| json!({ "ok": ok, "checks": findings }), text)?;
     Ok(if ok { Exit::Ok } else { Exit::Failure })
 }
 
@@ -129,51 +128,42 @@ fn shared(context: &Context) -> Option<Finding> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_number: usize, _most_bytes: Option<u64>, _installed: Option<PathBuf>) -> Finding {
+fn gpu(_config: &ModelConfig) -> Finding {
     note("gpu", "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
-fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Finding {
+fn gpu(config: &ModelConfig) -> Finding {
     use crate::backend::cuda::{Cuda, Options};
 
-    match Cuda::open(number, Options { most_bytes, ..Options::default() }) {
-        Err(e) => note(
-            "gpu",
-            format!(
-                "{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"
-            ),
-        ),
-        Ok(device) => {
-            let (info, memory) = (device.info(), device.memory());
-            let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
-            let version = info.driver_version;
-            let mut text = format!(
-                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; GEMMs of long prompts by {}, of short ones by {}.",
-                info.name,
-                info.capability / 10,
-                info.capability % 10,
-                gib(memory.total),
-                gib(memory.total - memory.used),
-                version / 1000,
-                version % 1000 / 10,
-                device.gemm_library().unwrap_or("the program's own kernel"),
-                device.own_gemm_kernel()
-            );
-            let source = installed.map_or_else(|| "synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
-            if let Ok(model) = Checkpoint::open(&source) {
-                let free = memory.total.saturating_sub(memory.used);
-                text.push_str(&format!(
-                    " Of the 9B model, {}.",
-                    crate::engine::fit::holds(&model, free, device.prefill_rows())
-                ));
-            }
-            for note in device.notes() {
-                text.push_str(&format!(" Note: {note}."));
-            }
-            fine("gpu", text)
+    let options = Options { most_bytes: config.max_gpu_memory.0, ..Options::default() };
+    let device = match Cuda::open(config.gpu as usize, options) {
+        Ok(device) => device,
+        Err(e) => {
+            let without = "You can read, search and export sessions, and use the built-in model: --demo";
+            return note("gpu", format!("{e}. The full model cannot run here. {without}"));
         }
+    };
+    let (info, memory) = (device.info(), device.memory());
+    let (version, free) = (info.driver_version, memory.total.saturating_sub(memory.used));
+    let [total_gib, free_gib] = [memory.total, free].map(|bytes| bytes as f64 / f64::from(1u32 << 30));
+    let mut text = format!(
+        "{}, compute capability {}.{}, {total_gib:.1} GiB, {free_gib:.1} free, CUDA {}.{}; GEMMs of long prompts by {}, of short ones by {}.",
+        info.name,
+        info.capability / 10,
+        info.capability % 10,
+        version / 1000,
+        version % 1000 / 10,
+        device.gemm_library().unwrap_or("the program's own kernel"),
+        device.own_gemm_kernel()
+    );
+    let source = hub::installed(config).map_or("synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
+    if let Ok(model) = Checkpoint::open(&source) {
+        let holds = crate::engine::fit::holds(&model, free, device.prefill_rows());
+        text.push_str(&format!(" Of the 9B model, {holds}."));
     }
+    text.extend(device.notes().iter().map(|note| format!(" Note: {note}.")));
+    fine("gpu", text)
 }
 
 fn weights(context: &Context) -> Finding {
@@ -227,8 +217,8 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
     // The folder may not exist yet: its nearest parent is on the same disk.
     let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
     let at_place = at.display();
-    let free = match statvfs(at) {
-        Ok(stat) => stat.f_bavail * stat.f_frsize,
+    let free = match fs4::available_space(at) {
+        Ok(free) => free,
         Err(e) => return note("disk", format!("free space at {at_place} is unknown ({e}).")),
     };
     let (gb, kept) = (free as f64 / 1e9, reserve as f64 / 1e9);
@@ -239,8 +229,7 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
         free if free < 1 << 30 => "and a million-token session needs about 9 GB".to_owned(),
         _ => return fine("disk", format!("{gb:.0} GB free at {at_place}.")),
     };
-    let text = format!("{gb:.1} GB free at {at_place}, {why}. sala-chat prune frees space.");
-    note("disk", text)
+    note("disk", format!("{gb:.1} GB free at {at_place}, {why}. sala-chat prune frees space."))
 }
 
 /// The built-in model reads a few tokens and predicts: proof that this program computes here.

@@ -28,7 +28,6 @@ pub fn park(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-/// Opens rows that another process handed over.
 pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
     StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)
 }

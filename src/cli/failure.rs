@@ -57,7 +57,6 @@ impl Failure {
         self
     }
 
-    /// Hints at the command that words may mean, after a question like `Did you mean`.
     pub fn suggest(self, question: &str, command: Option<String>) -> Failure {
         match command {
             Some(command) => self.hint(format!("{question}: sala-chat {command}")),

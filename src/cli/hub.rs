@@ -25,7 +25,6 @@ use client::Patience;
 use client::cache_folder;
 pub(super) use client::{Hub, is_id};
 
-/// Requests in a row that may fail.
 const TRIES: u32 = 5;
 /// A request that reads this much is no failure, whatever ends it.
 const LEAST_BYTES: u64 = 64 << 10;
@@ -36,7 +35,6 @@ const MARGIN_BYTES: u64 = 1 << 30;
 /// The files of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// 40 hexadecimal digits.
     pub commit: String,
     pub files: Vec<HubFile>,
     pub licence: Option<String>,
@@ -55,11 +53,8 @@ pub enum HubError {
     #[error("no answer from the hub: {0}")]
     Network(String),
     /// Status 429 or 503, with the pause that it asks for.
-    #[error("the hub is busy: {what}")]
-    Busy { what: String, wait: Option<Duration> },
-    /// The hub's file is shorter than the part on this disk.
-    #[error("the hub has no bytes {from}… of {path}")]
-    Range { path: String, from: u64 },
+    #[error("the hub is busy")]
+    Busy(Option<Duration>),
     /// No such repository or revision, or a private one: the hub does not distinguish them without a token.
     #[error("the hub does not know {0}")]
     Unknown(String),
@@ -67,8 +62,6 @@ pub enum HubError {
     Refused(String),
     #[error("{0}: the content does not match its published hash; it was removed")]
     Damaged(String),
-    #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
-    Space { need: u64, free: u64, dir: String },
     #[error("{0}")]
     Disk(String),
 }
@@ -157,8 +150,10 @@ impl CachedRepo {
         let _alone = self.alone(snapshot, &mut run)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
-        if free < missing.saturating_add(MARGIN_BYTES) {
-            return Err(HubError::Space { need: missing + MARGIN_BYTES, free, dir: blobs.display().to_string() });
+        let need = missing + MARGIN_BYTES;
+        if free < need {
+            let (need, free, dir) = (gigabytes(need), gigabytes(free), blobs.display());
+            return Err(HubError::Disk(format!("{need} needed, {free} free in {dir}")));
         }
         run.progress.done = total - missing;
         for file in &snapshot.files {
@@ -218,9 +213,13 @@ impl Run<'_> {
     }
 
     fn advance(&mut self, new: u64) {
+        let reported = self.fetched / REPORT_BYTES;
         self.fetched += new;
         self.progress.file_done += new;
         self.progress.done = (self.progress.done + new).min(self.progress.total);
+        if self.fetched / REPORT_BYTES > reported {
+            self.report(None);
+        }
     }
 }
 
@@ -236,31 +235,18 @@ fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>
     let mut tries = 0;
     while run.progress.file_done < file.bytes {
         let start = run.progress.file_done;
-        let mut reported = start;
         let read = hub.read(commit, &file.path, start..file.bytes, &mut |piece| {
             out.write_all(piece).map_err(|e| disk(&part, e))?;
             run.advance(piece.len() as u64);
-            if run.progress.file_done - reported >= REPORT_BYTES {
-                reported = run.progress.file_done;
-                run.report(None);
-            }
             Ok(())
         });
-        let done = run.progress.file_done;
         let (why, pause) = match read {
-            Ok(()) if done == file.bytes => break,
-            Ok(()) => (format!("{}: the connection ended after {} bytes", file.path, done - start), None),
+            Ok(()) => break,
             Err(HubError::Network(why)) => (why, None),
-            Err(HubError::Busy { what, wait }) => (what, wait),
-            Err(HubError::Range { .. }) if done > 0 => {
-                // The part is of another file.
-                out.set_len(0).map_err(|e| disk(&part, e))?;
-                run.progress.file_done = 0;
-                ("restarting this file".to_owned(), Some(Duration::ZERO))
-            }
+            Err(HubError::Busy(pause)) => ("the hub is busy".to_owned(), pause),
             Err(e) => return Err(e),
         };
-        tries = if done - start >= LEAST_BYTES { 1 } else { tries + 1 };
+        tries = if run.progress.file_done - start >= LEAST_BYTES { 1 } else { tries + 1 };
         if tries >= TRIES {
             return Err(HubError::Network(why));
         }

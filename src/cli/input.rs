@@ -69,27 +69,25 @@ struct Bursts {
     pasted: Option<Instant>,
 }
 
+fn pressed(event: &TermEvent) -> Option<(Code, KeyModifiers)> {
+    event.as_key_press_event().map(|key| (key.code, key.modifiers))
+}
+
 fn vertical(event: &TermEvent) -> Option<isize> {
-    match event {
-        TermEvent::Key(k) if k.kind == KeyEventKind::Press && k.modifiers.is_empty() => match k.code {
-            Code::Up => Some(-1),
-            Code::Down => Some(1),
-            _ => None,
-        },
+    match pressed(event)? {
+        (Code::Up, KeyModifiers::NONE) => Some(-1),
+        (Code::Down, KeyModifiers::NONE) => Some(1),
         _ => None,
     }
 }
 
 /// The character that a key writes; Enter is a carriage return.
 fn text(event: &TermEvent) -> Option<char> {
-    match event {
-        TermEvent::Key(k) if k.kind == KeyEventKind::Press => match (k.code, k.modifiers) {
-            (Code::Enter, KeyModifiers::NONE) => Some('\r'),
-            (Code::Tab, KeyModifiers::NONE) => Some('\t'),
-            (Code::Char('j'), KeyModifiers::CONTROL) => Some('\n'),
-            (Code::Char(c), KeyModifiers::NONE | KeyModifiers::SHIFT) => Some(c),
-            _ => None,
-        },
+    match pressed(event)? {
+        (Code::Enter, KeyModifiers::NONE) => Some('\r'),
+        (Code::Tab, KeyModifiers::NONE) => Some('\t'),
+        (Code::Char('j'), KeyModifiers::CONTROL) => Some('\n'),
+        (Code::Char(c), KeyModifiers::NONE | KeyModifiers::SHIFT) => Some(c),
         _ => None,
     }
 }

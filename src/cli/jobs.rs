@@ -37,7 +37,6 @@ pub enum Job {
     Highlight { lang: String, code: String },
 }
 
-/// Starts the thread. The channel is unbounded: there is one job per visible block or per Tab.
 pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
     let (jobs_to, jobs) = unbounded::<Job>();
     std::thread::Builder::new().name("jobs".into()).spawn(move || {

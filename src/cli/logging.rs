@@ -59,10 +59,7 @@ impl DailyFile {
             self.open = Some((day.to_owned(), file));
             self.prune();
         }
-        match &mut self.open {
-            Some((_, file)) => Ok(file),
-            None => Err(ErrorKind::NotFound.into()),
-        }
+        self.open.as_mut().map(|(_, file)| file).ok_or(ErrorKind::NotFound.into())
     }
 
     /// Removes the oldest. What cannot be removed stays: the log is no place to complain about itself.
@@ -71,13 +68,9 @@ impl DailyFile {
             let day = name.strip_prefix(LOG_PREFIX).and_then(|n| n.strip_suffix(LOG_SUFFIX));
             day.is_some_and(|d| d.len() == 10 && d.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
         };
-        let mut names: Vec<String> = std::fs::read_dir(&self.folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|e| e.file_name().into_string().ok())
-            .filter(|name| is_ours(name))
-            .collect();
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+        names.retain(|name| is_ours(name));
         names.sort();
         for name in names.iter().rev().skip(self.keep.max(1)) {
             let _ = std::fs::remove_file(self.folder.join(name));
@@ -101,26 +94,23 @@ fn private(how: &mut OpenOptions, path: &Path) -> std::io::Result<File> {
     how.mode(0o600).custom_flags(flags).open(path)
 }
 
-/// Logs a panic and writes its report into `state`; where, unless that fails.
+/// Logs a panic and writes version, place and backtrace into a file of `state`. A message made at run time may quote a
+/// conversation and is left out.
 pub(super) fn keep_report(state: &Path, info: &PanicHookInfo<'_>) -> Option<PathBuf> {
-    let report = report(info);
-    tracing::error!("{}", report.lines().next().unwrap_or_default());
-    write_report(state, &report)
-}
-
-/// Version, place, backtrace. A message made at run time may quote a conversation and is left out.
-fn report(info: &PanicHookInfo<'_>) -> String {
     let message = info.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message left out)");
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let thread = std::thread::current();
-    format!(
-        "panic at {place}: {message}\nsala-chat {} on {} {}, thread {}\n\n{}\n",
+    let first = format!("panic at {place}: {message}");
+    tracing::error!("{first}");
+    let report = format!(
+        "{first}\nsala-chat {} on {} {}, thread {}\n\n{}\n",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,
         thread.name().unwrap_or("without name"),
         Backtrace::force_capture()
-    )
+    );
+    write_report(state, &report)
 }
 
 fn write_report(state: &Path, report: &str) -> Option<PathBuf> {

@@ -67,7 +67,6 @@ use term::Guard;
 pub struct Context {
     pub began: Instant,
     pub loaded: Loaded,
-    /// The settings file, whether it exists or not.
     pub config_file: PathBuf,
     pub dirs: Dirs,
     pub json: bool,
@@ -99,7 +98,6 @@ impl Context {
         Ok(out::line(&Clean::text(text))?)
     }
 
-    /// Prints a result: the object with `--json`, else the text.
     pub fn result(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<Exit, Failure> {
         match self.json {
             true => out::line(&Clean::json(&json()))?,
@@ -112,7 +110,6 @@ impl Context {
 /// Commands of the laboratory, which lies above this module: `main` brings them along.
 #[derive(Clone, Copy, Debug)]
 pub struct Laboratory {
-    /// `doctor --kernels`, `--rates` and `--fixtures`.
     pub check: fn(&Context, &args::DoctorArgs) -> Result<Exit, Failure>,
     pub bench: fn(&Context, &args::BenchArgs) -> Result<Exit, Failure>,
     pub eval: fn(&Context, &args::EvalArgs) -> Result<Exit, Failure>,

@@ -14,7 +14,6 @@ use crate::model::format::Format;
 use crate::text::TextModel;
 use crate::tui::status::duration;
 
-/// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
 
 pub fn not_installed(config: &ModelConfig) -> Failure {
@@ -251,7 +250,7 @@ fn by_hand(config: &ModelConfig) -> String {
 
 fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
     let (exit, hint) = match error {
-        HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {
+        HubError::Network(_) | HubError::Busy(_) => {
             let again = if here > 0 { "What was read is kept; try again" } else { "Try again" };
             (Exit::NoModel, format!("{again}. {}", by_hand(config)))
         }
@@ -261,9 +260,7 @@ fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
         }
         HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
-        HubError::Space { .. } | HubError::Disk(_) => {
-            (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
-        }
+        HubError::Disk(_) => (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
 }

@@ -2,6 +2,8 @@
 
 mod page;
 
+use std::time::{Duration, Instant};
+
 use crossbeam_channel::Sender;
 
 use super::args::SessionChoice;
@@ -12,7 +14,8 @@ use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
 use crate::core::transcript::Role;
 use crate::runtime::protocol::{
-    DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow, Unsaved,
+    Activity, DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow,
+    Unsaved,
 };
 use crate::runtime::{Attendance, Input};
 use crate::tui::entry::grouped;
@@ -20,10 +23,9 @@ use crate::tui::status::seconds_left;
 
 /// Characters of a text that is repeated: a pipe may contain megabytes.
 const SHOWN_CHARACTERS: usize = 2_000;
+const PROGRESS: Duration = Duration::from_millis(200);
 
-/// How a runtime without a person came to its end.
 pub(super) struct Attended {
-    /// The signal that stopped it.
     pub(super) signal: Option<u8>,
     pub(super) failed: Option<Failure>,
     pub(super) unsaved: Option<Unsaved>,
@@ -148,8 +150,38 @@ pub(super) fn save_trouble(state: &SaveState) -> Option<String> {
     }
 }
 
+/// Progress on standard error, in one line that other output replaces.
+pub(super) struct ProgressLine {
+    wanted: bool,
+    shown: Option<Instant>,
+}
+
+impl ProgressLine {
+    pub(super) fn new(wanted: bool) -> ProgressLine {
+        ProgressLine { wanted, shown: None }
+    }
+
+    pub(super) fn show(&mut self, activity: &Activity) {
+        let text = match activity {
+            Activity::Busy { what } => Some(what.clone()),
+            Activity::Reading(p) if self.shown.is_none_or(|at| at.elapsed() >= PROGRESS) => reading(p),
+            _ => None,
+        };
+        if let Some(text) = text.filter(|_| self.wanted) {
+            self.shown = Some(Instant::now());
+            out::progress(&Clean::line(&text));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        if self.shown.take().is_some() {
+            out::clear_progress();
+        }
+    }
+}
+
 /// `reading 40%  8630 tokens/s  39 s left`.
-pub(super) fn reading(p: &ReadingProgress) -> Option<String> {
+fn reading(p: &ReadingProgress) -> Option<String> {
     let share = (p.done * 100).checked_div(p.total)?;
     let left = seconds_left(p).unwrap_or(0.0);
     Some(format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s))

@@ -169,10 +169,19 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
         Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
             run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
         }
-        // Before any text: a token may be a part of a character.
-        Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
-            run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
-        }
+        Notice::Activity(activity) => match &activity {
+            // Before any text: a token may be a part of a character.
+            Activity::Thinking { .. } | Activity::Answering { .. } => {
+                run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
+            }
+            // After an answer began it would stand in its last line.
+            Activity::Busy { .. } if run.first_token_ms.is_some() => {}
+            Activity::Reading(p) => {
+                run.read = run.read.max(p.done);
+                printer.activity(&activity)?;
+            }
+            _ => printer.activity(&activity)?,
+        },
         Notice::Several(answers) => run.order = answers.iter().map(|(id, _)| *id).collect(),
         Notice::Delta { message, thinking, text } => {
             printer.delta(run.place(message), thinking, &text)?;
@@ -192,12 +201,6 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             printed?;
         }
         Notice::Meters(m) => run.meters = m,
-        Notice::Activity(Activity::Reading(p)) => {
-            run.read = run.read.max(p.done);
-            printer.reading(&p)?;
-        }
-        // Before there is an answer: it would stand in its last line.
-        Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => printer.busy(&what),
         Notice::Save(SaveState::Saved(_)) => run.written = true,
         Notice::Save(SaveState::TextOnly(why)) => {
             run.written = true;

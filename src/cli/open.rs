@@ -11,11 +11,11 @@ use super::devices::{self, Chosen};
 use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
-use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
+use crate::config::settings::{self, Device, Loaded, ModelSource, Origin, SaveStates};
 use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
-use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, is_folder};
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -30,15 +30,12 @@ pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
 };
 
-/// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
 pub struct Opened {
     pub runtime: Runtime,
-    /// The engine's thread: ends after the runtime.
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
-    /// The last session that was started in this folder.
     pub offer: Option<SessionRow>,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
@@ -113,34 +110,28 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
         gpu_memory: config.model.max_gpu_memory.0,
-        weights: weights(context),
+        weights: config.model.weights,
         prefill: config.model.prefill,
-        draft: match config.draft_source() {
-            DraftSource::Auto => DraftChoice::Auto,
-            DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(name) => DraftChoice::Folder(hub::draft_folder(&name)?),
-        },
+        draft: draft(context)?,
         notes: note.into_iter().collect(),
         keep_weights: Some(context.dirs.kept_weights()),
         park_after: config.engine.park_after.0,
     })
 }
 
-pub fn weights(context: &Context) -> WeightsChoice {
-    match context.config().model.weights {
-        Weights::Auto => WeightsChoice::Auto,
-        Weights::Bf16 => WeightsChoice::Bf16,
-        Weights::Bits8 => WeightsChoice::Bits8,
-        Weights::Bits6 => WeightsChoice::Bits6,
-        Weights::Bits5 => WeightsChoice::Bits5,
-        Weights::Bits4 => WeightsChoice::Bits4,
+/// The draft head that the settings name: a folder, or a hub id that was downloaded.
+pub fn draft(context: &Context) -> Result<DraftChoice, Failure> {
+    match context.config().speculation.draft.as_str() {
+        "" | "auto" => Ok(DraftChoice::Auto),
+        "off" => Ok(DraftChoice::Off),
+        name => hub::draft_folder(name).map(DraftChoice::Folder),
     }
 }
 
 /// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
-    checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
+    checkpoint.set_recipe(Recipe::asked_for(context.config().model.weights).unwrap_or_default());
     checkpoint.set_prefill(context.config().model.prefill);
     Ok(checkpoint)
 }
@@ -160,12 +151,6 @@ pub fn piece(context: &Context) -> usize {
 /// An engine that opens its device. Dropping it waits, so that the process does not end while a GPU is being opened.
 struct Starting(Option<Engine>);
 
-impl Starting {
-    fn started(mut self) -> Option<Engine> {
-        self.0.take()
-    }
-}
-
 impl Drop for Starting {
     fn drop(&mut self) {
         let Some(Engine { commands, events, thread }) = self.0.take() else { return };
@@ -182,30 +167,21 @@ pub(super) fn no_thread(e: std::io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
 }
 
-struct Begun {
-    engine: Starting,
-    text: TextModel,
-    stop: Vec<Token>,
-    save_state: SaveStates,
-    piece: usize,
-}
-
-/// Begins what answers: a server if one is named, else a model on this machine.
-fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
+/// Begins what answers, a server if one is named, else a model on this machine: the engine, its text model and stop tokens.
+fn begin(context: &Context, attendance: Attendance) -> Result<(Starting, TextModel, Vec<Token>), Failure> {
     if let Some(options) = engines::remote(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        let engine = Starting(Some(remote::spawn(options, &text).map_err(no_thread)?));
+        let engine = remote::spawn(options, &text).map_err(no_thread)?;
         let stop = text.tokenizer.stop_ids(&[]);
-        // A remote engine's state is its text.
-        return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
+        return Ok((Starting(Some(engine)), text, stop));
     }
-    let engine_options = engine_options(context)?;
-    let name = engine_options.model.clone();
-    // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
-    let engine = Starting(Some(engines::begin(context, engine_options).map_err(no_thread)?));
+    let options = engine_options(context)?;
+    let name = options.model.clone();
+    // First of all: a start waits for the GPU and the weights, unless a server has loaded them.
+    let engine = Starting(Some(engines::begin(context, options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
-    Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
+    Ok((engine, text, stop))
 }
 
 /// Starts engine and runtime. `Input::Calls` are requests of a program: one after the other, each for itself.
@@ -222,7 +198,12 @@ pub fn runtime(
         let message = "--no-save starts without a session: it cannot continue one (-c, -r)";
         return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
     }
-    let Begun { engine, text, stop, save_state, piece } = begin(context, attendance)?;
+    let (mut starting, text, stop) = begin(context, attendance)?;
+    let (save_state, piece) = match settings::server(&config.engine.url) {
+        // A remote engine's state is its text.
+        Some(_) => (SaveStates::Never, usize::MAX),
+        None => (config.sessions.save_state, piece(context)),
+    };
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
     if let Some(why) =
@@ -238,7 +219,7 @@ pub fn runtime(
     if let SessionChoice::Named(name) = session {
         check_name(&store, name)?;
     }
-    let Some(engine) = engine.started() else {
+    let Some(engine) = starting.0.take() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
     signals::park_at_signal(engine.commands.clone()).map_err(no_thread)?;

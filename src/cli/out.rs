@@ -17,7 +17,6 @@ pub(super) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// To standard output, as all that follows unless it says otherwise.
 fn write(pieces: &[&[u8]]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     pieces.iter().try_for_each(|piece| out.write_all(piece))?;
@@ -37,7 +36,6 @@ pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
     if is_terminal() { part(&Clean::text(&String::from_utf8_lossy(bytes))) } else { write(&[bytes]) }
 }
 
-/// As [`data`] for JSON, which is JSON on a terminal too.
 pub(super) fn json(text: &str) -> io::Result<()> {
     if is_terminal() { part(&Clean::json_text(text)) } else { data(text.as_bytes()) }
 }

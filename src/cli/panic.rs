@@ -33,15 +33,13 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
         let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let written = note.dir.as_deref().and_then(|dir| keep_report(dir, info));
         if owns_terminal {
-            let saved = if note.messages > 0 {
-                format!(" Your text up to #{} is saved.", note.messages)
-            } else {
-                String::new()
+            let saved = match note.messages {
+                0 => String::new(),
+                n => format!(" Your text up to #{n} is saved."),
             };
-            let resume = if note.session.is_empty() {
-                "sala-chat -c".to_string()
-            } else {
-                format!("sala-chat -r {}", shell_word(&note.session))
+            let resume = match note.session.as_str() {
+                "" => "sala-chat -c".to_owned(),
+                name => format!("sala-chat -r {}", shell_word(name)),
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
             out::err_line(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));

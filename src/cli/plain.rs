@@ -28,7 +28,6 @@ pub enum Out {
     Trouble(String),
     Send(Request),
     Keep(&'static str, String),
-    /// Look which of these paths there are: [`Plain::found`] takes them.
     Find(Vec<String>),
     Exit(Exit),
 }
@@ -49,6 +48,20 @@ impl OpenQuestion {
         let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
         chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
     }
+
+    /// The request that a line means, or what to type instead.
+    fn request(&self, line: &str) -> Result<Request, String> {
+        let question = self.id;
+        let first = line.trim().chars().next();
+        if self.files > 0 && first.is_some_and(|c| c.is_ascii_digit()) {
+            return numbers(line, self.files).map(|files| Request::ChooseFiles { question, files });
+        }
+        let chosen = match first {
+            None => self.choices.iter().find(|c| c.key == '\n').or(self.choices.last()),
+            Some(typed) => choice(&self.choices, typed),
+        };
+        chosen.map(|c| Request::Choose { question, key: c.key }).ok_or_else(|| keys(&self.choices))
+    }
 }
 
 fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
@@ -60,7 +73,6 @@ fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
 pub struct Plain {
     home: Option<PathBuf>,
     settings: Loaded,
-    /// Those of the open session: name in `/set` and value.
     settings_now: Vec<(&'static str, String)>,
     activity: Activity,
     /// Requests that were sent, and how many of them the runtime has served.
@@ -69,7 +81,6 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<OpenQuestion>,
     editing: Option<MessageId>,
-    /// A question with mentions that are being resolved, and the message that it replaces.
     looking: Option<(String, Option<MessageId>)>,
     /// What the question at the front of the queue mentions is being read.
     reading_for_question: bool,
@@ -95,7 +106,6 @@ pub struct Plain {
     ended: bool,
     quitting: bool,
     tour: Option<Tour>,
-    /// It is a run of the tour, left or not.
     toured: bool,
 }
 
@@ -191,29 +201,15 @@ impl Plain {
             out.extend(self.enqueue(line));
             return out;
         }
-        if let Some(OpenQuestion { id, choices, files }) = &self.question {
-            if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
-                return match numbers(line, *files) {
-                    Err(why) => vec![Out::Line(why)],
-                    Ok(files) => {
-                        let question = *id;
-                        self.question = None;
-                        vec![self.send(Request::ChooseFiles { question, files })]
-                    }
-                };
-            }
-            let first = line.trim().chars().next();
-            let chosen = match first {
-                None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
-                Some(k) => choice(choices, k),
+        if let Some(question) = &self.question {
+            let request = match question.request(line) {
+                Ok(request) => request,
+                Err(why) => return vec![Out::Line(why)],
             };
-            let Some(choice) = chosen else {
-                return vec![Out::Line(keys(choices))];
-            };
-            let (question, key) = (*id, choice.key);
             self.question = None;
-            let mut out = vec![self.send(Request::Choose { question, key })];
-            if key == '\x1b' {
+            let cancelled = matches!(request, Request::Choose { key: '\x1b', .. });
+            let mut out = vec![self.send(request)];
+            if cancelled {
                 self.not_read(&mut out);
             }
             return out;
@@ -316,7 +312,6 @@ impl Plain {
         }
     }
 
-    /// After a suspension the shell's output follows the prompt.
     pub fn resumed(&mut self) {
         self.prompted = false;
     }

@@ -155,7 +155,6 @@ fn refuse_place(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// No folder with another model in it, or with this one packed otherwise.
 fn refuse_content(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
     let what = match holds(source, id, output) {
         Holds::Free => return Ok(()),

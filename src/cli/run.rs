@@ -42,7 +42,7 @@ pub struct RuntimeHandle {
 const FRAME: Duration = Duration::from_millis(16);
 const STREAM_FRAME: Duration = Duration::from_millis(33);
 const RESIZE: Duration = Duration::from_millis(50);
-const ASK_MS: u64 = 100;
+const ASK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct End {
@@ -66,7 +66,6 @@ struct Loop {
     wanted: Redraw,
     pending_frame: Option<Instant>,
     resize: Option<Instant>,
-    /// Set by a signal: how to end, and when.
     dying: Option<(Exit, Instant)>,
     end: Option<End>,
     repaint: bool,
@@ -88,7 +87,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     watch_signals(outside_to.clone())?;
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
-    let (answers, typed) = term::ask(ASK_MS);
+    let (answers, typed) = term::ask(ASK);
     let mut config = config;
     if answers.kitty {
         guard.add_kitty()?;

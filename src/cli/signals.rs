@@ -30,7 +30,6 @@ pub enum Outside {
     Hangup,
     Interrupt,
     Suspend,
-    /// SIGCONT after a stop by another process.
     Continue,
 }
 
@@ -53,7 +52,6 @@ impl KeySignals {
         Ok(keys)
     }
 
-    /// What came up to now was meant for another program.
     pub(super) fn forget(&self) {
         self.interrupt.store(false, Ordering::SeqCst);
         self.suspend.store(false, Ordering::SeqCst);
@@ -80,44 +78,30 @@ pub(super) fn outlive_file_limits() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// How long word of being continued may take: another thread may be the one that hears it.
-const CONTINUED: Duration = Duration::from_millis(100);
+/// Looks for SIGCONT, 5 ms apart: another thread may handle it.
+const CONTINUED_LOOKS: usize = 20;
 
 /// Suspends the process group, so that a script waiting for this program stops too. Returns when it is continued.
 pub(super) fn suspend() -> Result<(), String> {
     let fail = |e: io::Error| format!("Not suspended: {}", plain_words(&e));
     let continued = Arc::new(AtomicBool::new(false));
     let heard = signal_hook::flag::register(SIGCONT, Arc::clone(&continued)).map_err(fail)?;
-    let stopped = stop_group();
-    let since = Instant::now();
-    while stopped.is_ok() && !continued.load(Ordering::SeqCst) && since.elapsed() < CONTINUED {
+    let handler = action(SIGTSTP, None).map_err(fail)?;
+    let mut stops = handler;
+    stops.sa_sigaction = libc::SIG_DFL;
+    let stopped = action(SIGTSTP, Some(&stops)).and_then(|_| Ok(kill_current_process_group(Signal::TSTP)?));
+    // The process stops in this loop. Without a shell the system ignores the signal.
+    for _ in 0..CONTINUED_LOOKS {
+        if stopped.is_err() || continued.load(Ordering::SeqCst) {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+    let restored = action(SIGTSTP, Some(&handler));
     signal_hook::low_level::unregister(heard);
-    stopped.map_err(fail)?;
+    stopped.and(restored).map_err(fail)?;
     let no_shell = || "Not suspended: there is no shell to continue it".to_owned();
     continued.load(Ordering::SeqCst).then_some(()).ok_or_else(no_shell)
-}
-
-/// Sends SIGTSTP to the others of the group, then to this thread, so that it does not run on before the process stops.
-fn stop_group() -> io::Result<()> {
-    let handler = action(SIGTSTP, None)?;
-    let set = |disposition| {
-        let mut changed = handler;
-        changed.sa_sigaction = disposition;
-        action(SIGTSTP, Some(&changed))
-    };
-    let stop = || -> io::Result<()> {
-        // What came by way of the group would stop the process a second time.
-        set(libc::SIG_IGN)?;
-        kill_current_process_group(Signal::TSTP)?;
-        set(libc::SIG_DFL)?;
-        unblock_suspend()?;
-        signal_hook::low_level::raise(SIGTSTP)
-    };
-    let stopped = stop();
-    action(SIGTSTP, Some(&handler))?;
-    stopped
 }
 
 /// What a signal does, before it is set to something else.
@@ -135,24 +119,9 @@ fn action(signal: i32, to: Option<&libc::sigaction>) -> io::Result<libc::sigacti
     }
 }
 
-/// Lets SIGTSTP reach this thread: the parent process may have blocked it.
-#[allow(unsafe_code)]
-fn unblock_suspend() -> io::Result<()> {
-    let mut only = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` fills the set before it is read; the mask is this thread's, and the previous mask is not
-    // requested.
-    let failed = unsafe {
-        libc::sigemptyset(only.as_mut_ptr());
-        libc::sigaddset(only.as_mut_ptr(), SIGTSTP);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut())
-    };
-    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
-}
-
 /// A SIGINT this soon after the first signal is the same one, sent to the process and to its group.
 const SAME: Duration = Duration::from_millis(500);
-/// How long words at the end may take: who they are for may not read any more.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_WORDS: Duration = Duration::from_millis(50);
 const STOP_GRACE: Duration = Duration::from_secs(5);
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
@@ -162,7 +131,6 @@ pub(super) fn listen(name: &str, signals: &[i32], each: impl FnMut(i32) -> bool 
     std::thread::Builder::new().name(name.into()).spawn(move || signals.forever().all(each)).map(drop)
 }
 
-/// SIGUSR1 parks the engine, as `/park` does.
 pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
     listen("park", &[SIGUSR1], move |_| engine.send(Command::Park).is_ok())
 }
@@ -224,13 +192,11 @@ impl Ending {
 }
 
 fn end_now(signal: i32) {
-    let writer = std::thread::Builder::new().name("last-words".into()).spawn(|| {
+    // On a thread of its own: standard error may block.
+    let _ = std::thread::Builder::new().name("last-words".into()).spawn(|| {
         out::err_line(&Clean::line("sala-chat: interrupted. What was saved before is kept"));
     });
-    let begun = Instant::now();
-    while writer.as_ref().is_ok_and(|writer| !writer.is_finished()) && begun.elapsed() < LAST_WORDS {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    std::thread::sleep(LAST_WORDS);
     std::process::exit(Exit::by_signal(signal).into());
 }
 

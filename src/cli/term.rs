@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossterm::cursor::{MoveTo, Show};
 use crossterm::event::{
@@ -15,6 +16,7 @@ use crossterm::event::{
 use crossterm::queue;
 use crossterm::style::ResetColor;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::out;
 
@@ -49,7 +51,6 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes the sequences that reset the modes, in the opposite order.
 pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.kitty {
         queue!(out, PopKeyboardEnhancementFlags)?;
@@ -92,7 +93,6 @@ impl Guard {
         }
     }
 
-    /// Kitty flags are known to work: set them, and remember to reset them.
     pub fn add_kitty(&self) -> io::Result<()> {
         let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {
@@ -105,13 +105,13 @@ impl Guard {
     }
 }
 
+pub struct Leave(pub Guard);
+
 impl Drop for Leave {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
-
-pub struct Leave(pub Guard);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
@@ -129,42 +129,32 @@ pub fn read_answers(bytes: &[u8]) -> (Answers, Vec<u8>) {
     let mut answers = Answers::default();
     let mut typed = Vec::new();
     let mut rest = bytes;
-    while let Some((first, tail)) = rest.split_first() {
-        if *first != 0x1b {
-            typed.push(*first);
-            rest = tail;
-            continue;
+    while let Some(start) = rest.iter().position(|b| *b == 0x1b) {
+        let (before, sequence) = rest.split_at(start);
+        typed.extend(before);
+        let is_last = |b: &u8| match sequence.get(1) {
+            Some(b'[') => (0x40..=0x7e).contains(b),
+            _ => matches!(b, 0x07 | b'\\'),
+        };
+        let end = match sequence.get(1) {
+            Some(b'[' | b']') => sequence.iter().skip(2).position(is_last).map_or(sequence.len(), |n| n + 3),
+            _ => 1,
+        };
+        let (sequence, after) = sequence.split_at(end);
+        let body = String::from_utf8_lossy(sequence.get(2..).unwrap_or_default());
+        match sequence {
+            [_, b'[', b'?', .., b'u'] => answers.kitty = true,
+            [_, b'[', b'?', .., b'c'] => {}
+            [_, b'[', .., b'R'] => {
+                let column = body.trim_end_matches('R').rsplit(';').next().and_then(|c| c.parse::<u16>().ok());
+                answers.wide_lines = column.is_some_and(|c| c > 2);
+            }
+            [_, b']', ..] => answers.light = light(&body).or(answers.light),
+            other => typed.extend(other),
         }
-        match tail.first() {
-            Some(b'[') => {
-                let end = tail.iter().skip(1).position(|b| (0x40..=0x7e).contains(b)).map_or(tail.len(), |n| n + 2);
-                let body = String::from_utf8_lossy(&tail[1..end]);
-                match body.chars().last() {
-                    Some('u') if body.starts_with('?') => answers.kitty = true,
-                    Some('R') => {
-                        let column = body.trim_end_matches('R').rsplit(';').next().and_then(|c| c.parse::<u16>().ok());
-                        answers.wide_lines = column.is_some_and(|c| c > 2);
-                    }
-                    Some('c') if body.starts_with('?') => {}
-                    _ => typed.extend(&rest[..end + 1]),
-                }
-                rest = &tail[end..];
-            }
-            Some(b']') => {
-                let end = tail.iter().position(|b| *b == 0x07 || *b == 0x1b).unwrap_or(tail.len());
-                answers.light = light(&String::from_utf8_lossy(&tail[1..end.max(1)])).or(answers.light);
-                let skip = match tail.get(end) {
-                    Some(0x1b) => end + 2,
-                    _ => end + 1,
-                };
-                rest = tail.get(skip..).unwrap_or(&[]);
-            }
-            _ => {
-                typed.push(*first);
-                rest = tail;
-            }
-        }
+        rest = after;
     }
+    typed.extend(rest);
     (answers, typed)
 }
 
@@ -179,29 +169,24 @@ fn light(body: &str) -> Option<bool> {
     Some(r * 299 + g * 587 + b * 114 > 127_500)
 }
 
-/// Asks the terminal, for at most `limit_ms`. Must run before anybody else reads from it.
-pub fn ask(limit_ms: u64) -> (Answers, Vec<u8>) {
-    use rustix::event::{PollFd, PollFlags, poll};
+/// Asks the terminal, for at most `limit`. Must run before anybody else reads from it.
+pub fn ask(limit: Duration) -> (Answers, Vec<u8>) {
     let mut out = out::screen();
     if out.write_all(QUESTIONS).and_then(|()| out.flush()).is_err() {
         return (Answers::default(), Vec::new());
     }
     let stdin = rustix::stdio::stdin();
-    let start = std::time::Instant::now();
+    let until = Instant::now() + limit;
     let mut bytes = Vec::new();
     let mut buffer = [0u8; 256];
-    loop {
-        let left = limit_ms.saturating_sub(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::try_from(left * 1_000_000).unwrap_or(0) };
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        let ready = left > 0 && poll(&mut fds, Some(&timeout)).is_ok_and(|n| n > 0);
+    // The device attributes are the last answer.
+    while !(bytes.windows(3).any(|w| w == b"\x1b[?") && bytes.contains(&b'c')) {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        let ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|n| n > 0);
         match ready.then(|| rustix::io::read(stdin, &mut buffer)) {
             Some(Ok(n)) if n > 0 => bytes.extend(buffer.iter().take(n)),
             _ => break,
-        }
-        // The device attributes are the last answer.
-        if bytes.windows(3).any(|w| w == b"\x1b[?") && bytes.contains(&b'c') {
-            break;
         }
     }
     read_answers(&bytes)

@@ -67,19 +67,10 @@ impl Themes {
     }
 
     pub fn names(&self) -> Vec<String> {
-        let entries = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
-        let mut names: Vec<String> = entries
-            .into_iter()
-            .flatten()
-            .filter_map(Result::ok)
-            .map(|e| PathBuf::from(e.file_name()))
-            .filter(|name| name.extension().is_some_and(|e| e == "toml"))
-            .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
-            // A file cannot be called what is built in: the name would mean that.
-            .filter(|name| !name.starts_with('.') && ThemeName::from_word(name).is_none())
-            .take(LISTED)
-            .collect();
-        names.sort();
+        let mut names = self.folder.as_deref().map(|folder| files::stems(folder, "toml")).unwrap_or_default();
+        // A file cannot be called what is built in: the name would mean that.
+        names.retain(|name| !name.starts_with('.') && ThemeName::from_word(name).is_none());
+        names.truncate(LISTED);
         names
     }
 

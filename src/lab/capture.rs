@@ -13,12 +13,10 @@ use serde_json::json;
 use crate::backend::prelude::*;
 use crate::cli::args::{DraftCommand, TuningArgs};
 use crate::cli::devices::{self, Chosen, Opened};
-use crate::cli::hub::draft_folder;
 use crate::cli::{Context, Exit, Failure, open};
-use crate::config::settings::DraftSource;
 use crate::core::spec::ModelSpec;
 use crate::core::{bytes, counted};
-use crate::engine::protocol::{Cancel, Token};
+use crate::engine::protocol::{Cancel, DraftChoice, Token};
 use crate::model::capture::Recorder;
 use crate::model::draft::{DraftConfig, DraftOptions};
 use crate::model::{Checkpoint, Model, demo_draft};
@@ -89,11 +87,11 @@ fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Resul
         of(&std::fs::read_to_string(&file).map_err(|e| no_model(format!("{}: {e}", file.display())))?)
     };
     let own = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
-    match (context.config().draft_source(), own) {
-        (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
-        (DraftSource::Auto, Some(folder)) => in_folder(&folder),
-        (DraftSource::Auto, None) if checkpoint.is_built_in() => of(demo_draft()?.0),
-        (DraftSource::Auto | DraftSource::Off, _) => Ok(DraftConfig::default_aux_layers(spec.mixers.len())),
+    match (open::draft(context)?, own) {
+        (DraftChoice::Folder(folder), _) => in_folder(&folder),
+        (DraftChoice::Auto, Some(folder)) => in_folder(&folder),
+        (DraftChoice::Auto, None) if checkpoint.is_built_in() => of(demo_draft()?.0),
+        (DraftChoice::Auto | DraftChoice::Off, _) => Ok(DraftConfig::default_aux_layers(spec.mixers.len())),
     }
 }
 

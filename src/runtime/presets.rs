@@ -16,19 +16,8 @@ fn file_of(dir: &Path, name: &str) -> PathBuf {
 }
 
 pub fn names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        // The folder does not exist before the first preset.
-        return Vec::new();
-    };
-    let mut names: Vec<String> = entries
-        .filter_map(|e| {
-            let path = e.ok()?.path();
-            let name = path.file_stem()?.to_str()?.to_owned();
-            let toml = path.extension().is_some_and(|e| e == "toml");
-            (toml && check_name(&name).is_ok()).then_some(name)
-        })
-        .collect();
-    names.sort_unstable();
+    let mut names = files::stems(dir, "toml");
+    names.retain(|name| check_name(name).is_ok());
     names
 }
 

@@ -30,10 +30,7 @@ pub fn plain_words(error: &impl Display) -> String {
     text
 }
 
-/// Opens a regular file; the size it has now.
-///
-/// # Errors
-/// There is none, it cannot be read, or it is a folder, a pipe, a device or a socket.
+/// Opens a regular file, and no folder, pipe, device or socket; the size it has now.
 pub fn open(path: &Path) -> Result<(File, u64)> {
     let file = open_at_once(path)?;
     let meta = file.metadata()?;
@@ -49,10 +46,7 @@ pub fn open_at_once(path: &Path) -> Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Whether there is a regular file, or a link to one.
-///
-/// # Errors
-/// The system does not let that be seen: it may be there.
+/// Whether there is a regular file, or a link to one. Fails where the system does not let that be seen.
 pub fn is_there(path: &Path) -> Result<bool> {
     match path.metadata() {
         Ok(meta) => Ok(meta.is_file()),
@@ -116,6 +110,15 @@ pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
 /// A path as a user writes it: `~/` is the home folder.
 pub fn below_home(path: &str, home: Option<&Path>) -> PathBuf {
     path.strip_prefix("~/").zip(home).map_or_else(|| path.into(), |(rest, home)| home.join(rest))
+}
+
+/// Names of the files of a folder with this extension, without it, sorted. None where there is no such folder.
+pub fn stems(folder: &Path, extension: &str) -> Vec<String> {
+    let paths = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours = paths.filter(|path| path.extension().is_some_and(|e| e == extension));
+    let mut names: Vec<String> = ours.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    names.sort_unstable();
+    names
 }
 
 pub fn folder_of(file: &Path) -> &Path {

@@ -16,7 +16,6 @@ pub const EVAL_ROOM: usize = 1_024;
 /// Upper limit for the rows of a prefill pass: no card gains from more.
 const MOST_PREFILL_ROWS: usize = 65_536;
 
-/// A whole number of this range.
 pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Clone,

@@ -10,25 +10,27 @@ use crate::config::commands::help::sentence;
 use crate::config::settings::table::{ROWS, find};
 use crate::config::settings::{Flag, Kind, Row, Value};
 
-/// A setting given as an option: its name and its checked value.
 pub type Given = (&'static str, Value);
 
 /// Settings given as options, of those that go with every command or, with `SCREEN`, only with a chat on a screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SettingArgs<const SCREEN: bool> {
-    /// In the order of the table.
     pub given: Vec<Given>,
 }
 
 fn long(flag: &Flag) -> &'static str {
     match flag {
-        Flag::Takes(long, _) | Flag::Means(long, ..) | Flag::Screen(long, ..) => long,
+        Flag::Takes(long, _) | Flag::Means(long, ..) => long,
     }
 }
 
+fn is_of_screen(row: &Row) -> bool {
+    row.section() == "ui"
+}
+
 fn flags(screen: bool) -> impl Iterator<Item = (&'static Row, &'static Flag)> {
-    let all = ROWS.iter().flat_map(|row| row.flags.iter().map(move |flag| (row, flag)));
-    all.filter(move |(_, flag)| matches!(flag, Flag::Screen(..)) == screen)
+    let rows = ROWS.iter().filter(move |row| is_of_screen(row) == screen);
+    rows.flat_map(|row| row.flags.iter().map(move |flag| (row, flag)))
 }
 
 fn heading(row: &Row) -> &'static str {
@@ -42,6 +44,7 @@ fn heading(row: &Row) -> &'static str {
 fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
     let others = row.flags.iter().map(long).filter(|other| *other != long(flag));
     let arg = Arg::new(long(flag)).long(long(flag)).help_heading(heading(row)).conflicts_with_all(others);
+    let arg = if is_of_screen(row) { arg.conflicts_with("prompt") } else { arg.global(true) };
     match flag {
         Flag::Takes(_, value) => {
             // Words are listed by the parser; a range is not.
@@ -53,10 +56,9 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
             };
             let detours = row.detours.iter().map(|(word, name, value)| format!("; {word}: {name} {value}"));
             let help = help + &detours.collect::<String>();
-            arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
+            arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help)
         }
-        Flag::Means(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)).global(true),
-        Flag::Screen(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)).conflicts_with("prompt"),
+        Flag::Means(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)),
     }
 }
 
@@ -116,7 +118,7 @@ impl<const SCREEN: bool> FromArgMatches for SettingArgs<SCREEN> {
         for (row, flag) in flags(SCREEN) {
             let given = match flag {
                 Flag::Takes(long, _) => matches.get_one::<Given>(long).cloned(),
-                Flag::Means(long, value, _) | Flag::Screen(long, value, _) => match matches.get_flag(long) {
+                Flag::Means(long, value, _) => match matches.get_flag(long) {
                     // A test walks the values of the table.
                     true => row.kind.parse(value).ok().map(|value| (row.name, value)),
                     false => None,

@@ -217,10 +217,10 @@ fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
 
 #[test]
 fn weights_are_chosen_in_the_words_of_the_settings() {
-    use crate::config::settings::Weights;
+    use crate::config::settings::table::WEIGHTS;
     use crate::model::Recipe;
     let recipes = [Recipe::Stored, Recipe::Bf16].iter().chain(Recipe::PACKING);
-    assert_eq!(recipes.map(|recipe| recipe.word()).collect::<Vec<_>>(), Weights::WORDS);
+    assert_eq!(recipes.map(|recipe| recipe.word()).collect::<Vec<_>>(), WEIGHTS);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use safetensors::tensor::Metadata;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
@@ -117,7 +118,7 @@ fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> 
     if let Some(file) = published.filter(|file| file.bytes != bytes) {
         return Ok(Verdict::Wrong(format!("{bytes} bytes, published are {}", file.bytes)));
     }
-    if name.ends_with(".safetensors") && whole(path) != Some(true) {
+    if name.ends_with(".safetensors") && !is_whole(path) {
         return Ok(Verdict::Wrong("shorter than its header says".to_owned()));
     }
     if name.ends_with(".json")
@@ -161,27 +162,23 @@ fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Whether a file of tensors is as long as its header says; `None` without a header.
-fn whole(path: &Path) -> Option<bool> {
-    let mut file = File::open(path).ok()?;
-    let bytes = file.metadata().ok()?.len();
-    let mut size = [0; 8];
-    file.read_exact(&mut size).ok()?;
-    let header = u64::from_le_bytes(size);
-    if header > files::HEADER_BYTES || header + 8 > bytes {
-        return None;
-    }
-    let text: serde_json::Map<String, serde_json::Value> = serde_json::from_reader(file.take(header)).ok()?;
-    let end = |t: &serde_json::Value| t.get("data_offsets")?.get(1)?.as_u64();
-    let ends = text.iter().filter(|(name, _)| *name != "__metadata__").map(|(_, t)| end(t));
-    let data = ends.collect::<Option<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
-    Some(bytes == 8 + header + data)
+/// Whether a file of tensors is as long as its header says.
+fn is_whole(path: &Path) -> bool {
+    let bytes = || -> Option<(u64, u64)> {
+        let (mut file, bytes) = files::open(path).ok()?;
+        let mut size = [0; 8];
+        file.read_exact(&mut size).ok()?;
+        let header = Some(u64::from_le_bytes(size)).filter(|header| *header <= files::HEADER_BYTES)?;
+        let tensors: Metadata = serde_json::from_reader(file.take(header)).ok()?;
+        Some((bytes, 8 + header + tensors.data_len() as u64))
+    };
+    bytes().is_some_and(|(there, named)| there == named)
 }
 
 /// A complete folder has a config, each weight file of the index in its whole length, and for a model its tokenizer.
 pub fn complete(folder: &Path, what: Kind) -> bool {
     let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
-    let weights = |name: &str| has(name) && whole(&folder.join(name)) == Some(true);
+    let weights = |name: &str| has(name) && is_whole(&folder.join(name));
     if !has("config.json") || (what == Kind::Model && !(has("tokenizer.json") && has("tokenizer_config.json"))) {
         return false;
     }

@@ -167,7 +167,7 @@ impl Hub {
         Ok(bytes)
     }
 
-    /// Hands over bytes of a file as they arrive: those of the range, or fewer where the connection ends early. Never more.
+    /// Hands over the bytes of a range as they arrive, and never more.
     pub(super) fn read(
         &self,
         commit: &str,
@@ -177,20 +177,20 @@ impl Hub {
     ) -> Result<(), HubError> {
         let url = format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, encoded(commit), encoded(path));
         let mut left = range.end - range.start;
-        let mut body = self.get(&url, Some(range), path)?.into_body().into_reader();
+        let mut body = self.get(&url, Some(range), path)?.into_body().into_reader().take(left);
         let (mut buffer, mut window, mut new) = (vec![0; 256 << 10], Instant::now(), 0);
         while left > 0 {
-            let read = match body.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(n) => n.min(usize::try_from(left).unwrap_or(n)),
-                Err(e) => return Err(HubError::Network(format!("{path}: {}", first_line(&e)))),
-            };
+            let failed = |why: String| HubError::Network(format!("{path}: {why}"));
+            let read = body.read(&mut buffer).map_err(|e| failed(first_line(&e)))?;
+            if read == 0 {
+                return Err(failed(format!("the connection ended {left} bytes early")));
+            }
             take(buffer.get(..read).unwrap_or_default())?;
             (left, new) = (left - read as u64, new + read as u64);
             if window.elapsed() > self.patience.slow {
                 let (least, slow) = (self.patience.least_bytes, self.patience.slow.as_secs_f32());
                 if new < least {
-                    return Err(HubError::Network(format!("less than {least} bytes in {slow} s")));
+                    return Err(failed(format!("less than {least} bytes in {slow} s")));
                 }
                 (window, new) = (Instant::now(), 0);
             }
@@ -211,16 +211,14 @@ impl Hub {
         let failed = |why: &str| Err(HubError::Network(format!("{what}: {why}")));
         let refused = |why: &str| Err(HubError::Refused(format!("{what}: {why}")));
         let (whole, from, status) = (range.is_none(), range.map_or(0, |r| r.start), answer.status().as_u16());
+        let starts_at = match (status, header("content-range")) {
+            (206, Some(range)) => range.trim_start_matches("bytes ").split('-').next().and_then(|n| n.parse().ok()),
+            (206, None) => Some(from),
+            _ => Some(0),
+        };
         match status {
-            200 if from == 0 => Ok(answer),
-            200 => failed("the hub sends it from the start only"),
-            206 => {
-                let start = header("content-range").and_then(|v| v.trim().strip_prefix("bytes ")?.split('-').next());
-                match start.and_then(|s| s.trim().parse::<u64>().ok()) {
-                    Some(start) if start != from => failed(&format!("bytes from {start} instead of {from}")),
-                    Some(_) | None => Ok(answer),
-                }
-            }
+            200 | 206 if starts_at == Some(from) => Ok(answer),
+            200 | 206 => failed(&format!("other bytes than those from {from} on")),
             // Of the repository, not of one of its files. Without a token a private one looks like none.
             404 | 410 if whole => Err(HubError::Unknown(what.to_owned())),
             401 if whole && self.token.is_none() => Err(HubError::Unknown(what.to_owned())),
@@ -231,12 +229,11 @@ impl Hub {
                 self.repo
             )),
             404 | 410 => refused(&format!("not on the hub ({status})")),
-            416 => Err(HubError::Range { path: what.to_owned(), from }),
-            429 | 503 => Err(HubError::Busy {
-                what: format!("status {status}"),
-                wait: header("retry-after").and_then(|v| v.trim().parse().ok()).map(Duration::from_secs),
-            }),
-            500..600 => failed(&format!("status {status}")),
+            429 | 503 => {
+                let wait = header("retry-after").and_then(|v| v.trim().parse().ok());
+                Err(HubError::Busy(wait.map(Duration::from_secs)))
+            }
+            416 | 500..600 => failed(&format!("status {status}")),
             _ => refused(&format!("the hub answers with status {status}")),
         }
     }

@@ -21,17 +21,12 @@ pub(super) fn result(text: String, object: Value) -> CallToolResult {
     result
 }
 
-/// The remarks of the runtime: information, or warnings and errors.
 fn notes(notices: &[Notice], wanted: impl Fn(Level) -> bool) -> Vec<&str> {
     let notes = notices.iter().filter_map(|notice| match notice {
         Notice::Note(level, text) if wanted(*level) => Some(text.as_str()),
         _ => None,
     });
     notes.collect()
-}
-
-fn warnings(notices: &[Notice]) -> Vec<&str> {
-    notes(notices, |level| level != Level::Info)
 }
 
 fn row(d: &DocumentRecord) -> Value {
@@ -41,7 +36,6 @@ fn row(d: &DocumentRecord) -> Value {
     })
 }
 
-/// For clients that show no objects, the text is the object.
 pub(super) fn documents(documents: &[DocumentRecord]) -> CallToolResult {
     CallToolResult::structured(json!({ "documents": documents.iter().map(row).collect::<Value>() }))
 }
@@ -62,7 +56,7 @@ pub(super) fn answer(notices: &[Notice]) -> Answered {
         Notice::Finished(message) if message.role == Role::Assistant => Some(message),
         _ => None,
     });
-    let warnings = warnings(notices);
+    let warnings = notes(notices, |level| level != Level::Info);
     let Some(message) = finished.filter(|m| m.meta.finish != Some(Finish::Failed)) else {
         return Err(if warnings.is_empty() { "There was no answer.".to_owned() } else { warnings.join(" ") });
     };

@@ -18,7 +18,6 @@ pub(super) struct Library {
     renderer: OnceLock<Result<Renderer, String>>,
 }
 
-/// Where a document has a text.
 pub(super) struct Found {
     pub(super) quote: Quote,
     /// The lines of the document, and the text with what differs from them marked.
@@ -33,7 +32,6 @@ impl Library {
         Library { context, store: Mutex::default(), renderer: OnceLock::new() }
     }
 
-    /// `None`: nothing was ever kept.
     fn store(&self) -> Result<Option<Arc<Store>>, String> {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         if store.is_none() && self.context.dirs.data.exists() {

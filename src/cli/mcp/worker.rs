@@ -68,7 +68,6 @@ impl Worker {
 
 struct Running {
     opened: Opened,
-    /// Requests sent, which the runtime acknowledges by number.
     sent: u64,
 }
 

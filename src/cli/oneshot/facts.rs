@@ -19,7 +19,6 @@ pub(super) struct Run {
     /// `--no-save`: its session is gone with it.
     pub(super) discards: bool,
     pub(super) meters: Meters,
-    /// Tokens that were read, whatever came of it.
     pub(super) read: u64,
     pub(super) documents_read: u64,
     pub(super) documents_ms: f64,

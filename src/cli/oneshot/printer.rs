@@ -1,25 +1,22 @@
 //! Output of one run: text, one JSON object, or JSON lines, with progress and notes on standard error.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use super::super::args::Format;
 use super::super::failure::Failure;
-use super::super::{Context, notices, out};
+use super::super::notices::{self, ProgressLine};
+use super::super::{Context, out};
 use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
 use crate::config::settings::ThoughtView;
 use crate::core::sanitize::Clean;
 use crate::core::transcript::Message;
-use crate::runtime::protocol::{Level, ReadingProgress};
-
-const PROGRESS: Duration = Duration::from_millis(200);
+use crate::runtime::protocol::{Activity, Level};
 
 pub(super) struct Printer<'a> {
     pub(super) context: &'a Context,
     format: Format,
     thoughts: bool,
-    progress: Option<Instant>,
+    progress: ProgressLine,
     ends_with_newline: bool,
     answers: Option<u64>,
     printed_one: bool,
@@ -32,7 +29,7 @@ impl<'a> Printer<'a> {
             context,
             format,
             thoughts: context.config().thinking.show == ThoughtView::Open,
-            progress: None,
+            progress: ProgressLine::new(context.shows_progress()),
             ends_with_newline: true,
             answers,
             printed_one: false,
@@ -102,33 +99,22 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    pub(super) fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
-        if self.format == Format::JsonLines {
-            let (done, total) = (p.done, p.total);
-            return self.event("prefill", json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
-        }
-        let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
-        if self.context.shows_progress() && due && p.total > 0 {
-            self.progress = Some(Instant::now());
-            notices::reading(p).iter().for_each(|text| out::progress(&Clean::line(text)));
+    pub(super) fn activity(&mut self, activity: &Activity) -> Result<(), Failure> {
+        match activity {
+            _ if self.format != Format::JsonLines => self.progress.show(activity),
+            Activity::Reading(p) => {
+                let (done, total) = (p.done, p.total);
+                self.event("prefill", json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }))?;
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    pub(super) fn busy(&mut self, what: &str) {
-        if self.context.shows_progress() && self.format != Format::JsonLines {
-            self.progress = Some(Instant::now());
-            out::progress(&Clean::line(what));
-        }
-    }
-
     pub(super) fn clear_progress(&mut self) {
-        if self.progress.take().is_some() {
-            out::clear_progress();
-        }
+        self.progress.clear();
     }
 
-    /// Prints a note, after the open line of the answer.
     pub(super) fn note(&mut self, level: Level, text: &str) {
         self.clear_progress();
         self.held.push((level, text.to_owned()));

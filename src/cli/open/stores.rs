@@ -1,12 +1,12 @@
 //! Data directories by the settings: of the conversations, of the requests to serve, of a session that is not kept.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::{Context, Failure, dirs, out};
 use crate::core::sanitize::Clean;
 use crate::core::{Exit, places};
-use crate::store::{Access, LAST, Limits, RealDisk, Scratch, SessionFilter, Store, StoreError};
+use crate::store::{Access, Disk, LAST, Limits, RealDisk, Scratch, SessionFilter, Store, StoreError};
 use crate::text::near::meant;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -30,13 +30,25 @@ pub(in crate::cli) fn limits(context: &Context) -> Limits {
     }
 }
 
-pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
-    Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
+fn opened(
+    context: &Context,
+    open: fn(&Path, Arc<dyn Disk>, Limits) -> Result<Store, StoreError>,
+) -> Result<Arc<Store>, Failure> {
+    Ok(Arc::new(open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
 }
 
-/// As [`store`] for a command that says on standard error what the start found.
+pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
+    opened(context, Store::open)
+}
+
+/// For a command that writes, and reports on standard error what opening found.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
-    changeable(context, store(context)?)
+    changeable(context, opened(context, Store::open)?)
+}
+
+/// For a command that makes room: on a full disk it begins with old state.
+pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
+    changeable(context, opened(context, Store::open_to_free)?)
 }
 
 fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
@@ -47,23 +59,15 @@ fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failur
     Ok(store)
 }
 
-/// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
-pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
-    changeable(context, Arc::new(Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
-}
-
-/// As [`store_to_change`] for a command that only looks: works on a full disk.
+/// For a command that only looks: works on a full disk.
 pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
-    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
-    say_notes(context, &store);
-    Ok(Arc::new(store))
+    opened(context, Store::open_to_read).inspect(|store| say_notes(context, store))
 }
 
 /// Names of the library's documents, for mentions. Empty if it cannot be read; opening the store reports that.
 pub(in crate::cli) fn library_names(context: &Context) -> Vec<String> {
-    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context));
-    let names = store.and_then(|store| store.document_names()).unwrap_or_default();
-    names.into_iter().map(|(name, _)| name).collect()
+    let names = opened(context, Store::open_to_read).ok().and_then(|store| store.document_names().ok());
+    names.unwrap_or_default().into_iter().map(|(name, _)| name).collect()
 }
 
 /// The store of the server's requests: separate from the conversations, with its own limits.
@@ -120,7 +124,6 @@ pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
     Ok((Arc::new(store), dir))
 }
 
-/// Most sessions that are listed at once.
 pub(in crate::cli) const LISTED: usize = 100_000;
 
 /// ` Did you mean NAME?` after the name of a session that does not exist.

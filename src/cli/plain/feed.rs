@@ -20,7 +20,6 @@ use crate::tui::tour::Tour;
 /// A command can be answered in several lines: the prompt follows when this long nothing came.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// Bytes of one line: longer texts are files.
 const LINE_BYTES: u64 = 16 << 20;
 
 /// Lines of standard input; `Err` describes a line that is not text.

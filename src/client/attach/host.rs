@@ -23,7 +23,6 @@ use crate::engine::protocol::{
 use crate::text::steer::steering;
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer, quotes};
 
-/// Most connections; the multiplexer has fewer slots.
 const CONNECTIONS: usize = 64;
 /// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -195,7 +194,6 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, slot: &Slot) -> io::R
     Ok(())
 }
 
-/// Makes the parts of a job that are code.
 fn complete(
     shared: &Shared,
     job: &mut Job,

@@ -22,7 +22,6 @@ use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelIn
 /// Sequences that are kept for terminals, unless the server needs them.
 const TERMINALS: usize = 6;
 const MOST: usize = 5;
-/// Assumed until the engine reports its number of sequences.
 const UNKNOWN: usize = 16;
 const COMMANDS: usize = 64;
 
@@ -61,7 +60,6 @@ impl Slot {
         let _ = self.calls.send(Call::Report(self.user, event));
     }
 
-    /// Stops a job.
     pub(super) fn cancel(&self, id: u64) {
         let _ = self.calls.send(Call::Cancel(self.user, id));
     }
@@ -79,7 +77,6 @@ impl Drop for Slot {
 }
 
 impl Multiplexer {
-    /// Puts an engine on a multiplexer. The server needs `needed` sequences.
     pub fn start(
         commands: Sender<Command>,
         events: Receiver<EngineEvent>,
@@ -120,7 +117,6 @@ impl Multiplexer {
 struct Slots {
     events: Sender<EngineEvent>,
     sequences: BTreeMap<SequenceId, SequenceId>,
-    /// Time of the last answer to one of its commands.
     answered: Option<Instant>,
 }
 
@@ -342,7 +338,6 @@ impl Table {
         }
     }
 
-    /// Passes an event on to the user that sent its command.
     fn answered(&mut self, mut event: EngineEvent) {
         let over = event.is_last();
         let Some(id) = event.id_mut() else { return };

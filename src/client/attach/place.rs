@@ -22,7 +22,6 @@ use super::wire::{self, Greeting, Refused, VERSION, Welcome};
 use super::{Loads, PATIENCE};
 use crate::core::{files, plain_words};
 
-/// Longest path of a socket that every system accepts, bytes.
 const PATH: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +67,6 @@ impl Place {
         self.folder.join("serve.json")
     }
 
-    /// Takes the place: the socket listens. `None`: another server has it.
     pub(super) fn take(&self, address: &str) -> io::Result<Option<(Held, UnixListener)>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let lock = self.folder.join("serve.lock");
@@ -94,7 +92,6 @@ impl Place {
         Ok(Some((held, listener)))
     }
 
-    /// A connection to the server there. `None`: there is none.
     pub(super) fn connect(&self) -> io::Result<Option<UnixStream>> {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
         match at(&self.socket(), |path| UnixStream::connect(path)) {
@@ -160,17 +157,13 @@ fn greet(link: &mut Link, greeting: Greeting) -> Result<bool, String> {
 }
 
 /// The name of the server at a place. `None`: there is none.
-///
-/// # Errors
-/// The server does not answer, or has another version: a sentence without its full stop.
+/// Fails with a sentence without its full stop: the server does not answer, or has another version.
 pub fn look(place: &Place) -> Result<Option<String>, String> {
     Ok(meet(place)?.map(|(link, _)| link.host))
 }
 
 /// Parks the model of the server at a place once nothing runs there; the server's name. `None`: there is none.
-///
-/// # Errors
-/// The server does not answer, or refuses: a sentence without its full stop.
+/// Fails with a sentence without its full stop: the server does not answer, or refuses.
 pub fn park(place: &Place) -> Result<Option<String>, String> {
     let Some((mut link, _)) = meet(place)? else { return Ok(None) };
     match greet(&mut link, Greeting::Park)? {

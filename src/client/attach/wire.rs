@@ -55,8 +55,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// # Errors
-    /// Rows that lie in no file, or a token mask other than one made from quotes: neither can be sent.
+    /// Fails for rows that lie in no file, or a token mask other than one made from quotes: neither can be sent.
     pub(super) fn of(command: Command) -> Result<Order, &'static str> {
         let (mut rows, mut watching, mut quoting) = (Vec::new(), None, None);
         match &command {
@@ -125,7 +124,6 @@ pub(super) fn receive<M: Message>(from: &mut impl Read) -> io::Result<Option<M>>
     Ok(Some(message))
 }
 
-/// Most bytes of a head: the tokens of the longest context take a tenth.
 const HEAD: u32 = 256 << 20;
 const ARRAYS: u32 = 1 << 16;
 const ARRAY: u64 = 64 << 30;

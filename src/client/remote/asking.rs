@@ -91,9 +91,7 @@ impl Asking {
     }
 
     /// Runs a job on top of `state` and appends its tokens to it.
-    ///
-    /// # Errors
-    /// Why there is no answer; the state is lost.
+    /// Fails with the reason why there is no answer; the state is lost.
     pub(super) async fn run(&self, job: &Job, state: &mut Vec<Token>) -> Result<EngineEvent, Fault> {
         let began = Instant::now();
         state.extend_from_slice(&job.prompt);

@@ -116,7 +116,6 @@ pub(super) struct Chunk {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
-    /// `[DONE]`.
     Done,
     Chunk(Chunk),
     Failed(String),

@@ -37,23 +37,19 @@ pub(super) enum Fault {
 
 pub(super) struct Answering {
     pub(super) response: Response,
-    /// One object instead of a stream.
     pub(super) whole: bool,
 }
 
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
-    /// The address in the form shown to the user.
     pub(super) shown: String,
     key: Option<Key>,
     pub(super) patience: Patience,
 }
 
 /// The endpoint of an address. Without a path it is that of `/v1`.
-///
-/// # Errors
-/// One line: the fault of the address. It does not repeat a password.
+/// Fails with one line: the fault of the address. It does not repeat a password.
 pub fn address(text: &str) -> Result<Url, String> {
     let bad = |why: &str| format!("engine.url {why}. Write it as http://HOST:PORT/v1");
     if !text.contains("://") {
@@ -110,7 +106,6 @@ pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F)
     }
 }
 
-/// A builder of HTTP clients, with `ring` as their cryptography.
 pub fn http() -> reqwest::ClientBuilder {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -158,7 +153,6 @@ impl Client {
         }
     }
 
-    /// One request, with the timeout of a connection.
     pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
         let limit = self.patience.connect;
         let ask = async {
@@ -230,7 +224,6 @@ impl Client {
     async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
-            // Some servers send no content type.
             "text/event-stream" | "" => Ok(Answering { response, whole: false }),
             "application/json" => Ok(Answering { response, whole: true }),
             other => {

@@ -13,8 +13,7 @@ use crate::text::{ChatMessage, ChatRole, Specials, TextError, TextModel, Tokeniz
 
 const TEMPLATE: &str = include_str!("../../../assets/remote/chat_template.jinja");
 
-/// # Errors
-/// The built-in files are damaged: an internal error.
+/// Fails only with an internal error: the built-in files are damaged.
 pub fn text_model() -> Result<TextModel, TextError> {
     let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
     TextModel::from_bytes(tokenizer, config, None, Some(TEMPLATE.as_bytes()))
@@ -105,7 +104,6 @@ impl Codec {
 pub(super) struct Writer<'c> {
     codec: &'c Codec,
     in_thought: bool,
-    /// White space that may end the thoughts.
     held: String,
 }
 
@@ -114,7 +112,6 @@ impl<'c> Writer<'c> {
         Writer { codec, in_thought, held: String::new() }
     }
 
-    /// Appends to the thoughts, then to the answer.
     pub(super) fn push(&mut self, thinking: &str, text: &str) -> Result<Vec<Token>, TextError> {
         let mut tokens = Vec::new();
         self.thought(thinking, &mut tokens)?;

@@ -11,9 +11,7 @@ pub struct Key(String);
 
 impl Key {
     /// A key of visible ASCII characters, without the white space around it.
-    ///
-    /// # Errors
-    /// A phrase about the fault. It does not contain the key.
+    /// Fails with a phrase about the fault. It does not contain the key.
     pub fn new(text: &str) -> Result<Key, &'static str> {
         let text = text.trim();
         match text {
@@ -23,8 +21,7 @@ impl Key {
         }
     }
 
-    /// # Errors
-    /// A phrase: the file cannot be read, or holds no key.
+    /// Fails with a phrase: the file cannot be read, or holds no key.
     pub fn read(file: &Path) -> Result<Key, String> {
         use std::io::Read as _;
         let mut text = String::new();

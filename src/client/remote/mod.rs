@@ -29,9 +29,7 @@ pub use worker::{probe, spawn};
 
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// The endpoint, as `http://127.0.0.1:8000/v1`.
     pub url: String,
-    /// `None`: the server's only model.
     pub model: Option<String>,
     pub key: Option<Key>,
     /// Context length in tokens, for a server that does not report it.

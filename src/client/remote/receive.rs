@@ -38,7 +38,6 @@ pub(super) struct Received<'a> {
     last: Option<Instant>,
     /// Time of the last part of the answer: text, thoughts or a part of a tool call.
     progress: Option<Instant>,
-    /// The server sent JSON that is no part of a chat.
     other: bool,
     pub(super) over_budget: bool,
 }

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::halves;
 
-/// Longest line and longest event, in bytes.
 const MOST: usize = 8 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +26,7 @@ pub struct Events {
 
 impl Events {
     /// Takes more bytes and appends the data of complete events to `out`.
-    ///
-    /// # Errors
-    /// A line or an event that is too long.
+    /// Fails on a line or an event that is too long.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLong> {
         let mut rest = bytes;
         while let Some(first) = rest.first() {

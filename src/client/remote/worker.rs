@@ -42,7 +42,6 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
                 LocalSet::new().block_on(&runtime, worker.serve(happened));
             }
             Err(why) => {
-                // The receiver may have been dropped; that is fine.
                 let _ =
                     outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Usage } });
             }
@@ -59,9 +58,7 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
 }
 
 /// The names of a server's models.
-///
-/// # Errors
-/// One line: no server at the address, or a server of another kind.
+/// Fails with one line: no server at the address, or a server of another kind.
 pub fn probe(options: &RemoteOptions) -> Result<String, String> {
     let client = Client::new(options)?;
     let models = runtime()?.block_on(client.models(&Cancel::default()));

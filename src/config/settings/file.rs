@@ -36,7 +36,6 @@ pub(super) fn place(text: &str, span: Option<Range<usize>>, message: &str) -> (u
     (line, reason)
 }
 
-/// Adds the settings of a file's table to `out`; returns what is wrong.
 pub(super) fn collect(table: &Table, origin: &Origin, out: &mut Vec<Setting>) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut rest = VecDeque::from([(String::new(), table)]);

@@ -14,9 +14,7 @@ use crate::core::files;
 use crate::text::Recommended;
 use crate::text::near::nearest;
 
-/// Prefix of variables: `SALA_CHAT_SAMPLING_TEMPERATURE` is `sampling.temperature`.
 pub const ENV_PREFIX: &str = "SALA_CHAT_";
-/// Variables with that prefix which are no settings.
 pub const ENV_OTHER: &[&str] = &["SALA_CHAT_DATA_DIR", "SALA_CHAT_CONFIG", "SALA_CHAT_LOG"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +142,6 @@ pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value
     Ok(loaded)
 }
 
-/// Puts a checked value into its field, or into the open table it belongs to.
 fn put(config: &mut Config, name: &str, value: &Value) {
     if let Some(row) = table::find(name) {
         // A test takes every row's limits through its field.

@@ -6,7 +6,6 @@
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 
-mod answers;
 mod file;
 pub mod layers;
 pub mod meant;
@@ -18,10 +17,10 @@ pub mod table;
 mod value;
 mod words;
 
-pub use answers::Settings;
 pub use file::edit;
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
+pub use session::Settings;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
@@ -29,8 +28,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::{Field, Size};
 pub use words::{
-    CODE_THEMES, ClipboardMethod, DraftSource, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode,
-    ThoughtView, UnknownFields, Weights, server,
+    CODE_THEMES, ClipboardMethod, Glyphs, ModelSource, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    UnknownFields, server,
 };
 
 pub use crate::engine::protocol::DeviceChoice as Device;
@@ -72,10 +71,6 @@ impl Problem {
 impl Config {
     pub fn model_source(&self) -> ModelSource {
         ModelSource::from(self.model.source.as_str())
-    }
-
-    pub fn draft_source(&self) -> DraftSource {
-        DraftSource::from(self.speculation.draft.as_str())
     }
 
     pub fn spec_mode(&self) -> SpecMode {

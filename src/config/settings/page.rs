@@ -83,7 +83,6 @@ pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<St
     for row in &rows {
         if row.section() != section {
             section = row.section();
-            // Writing to a string cannot fail.
             let _ = writeln!(out, "\n**{section}**\n");
         }
         let configured = row.kind.show(&(row.get)(&loaded.config));

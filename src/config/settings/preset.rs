@@ -19,7 +19,6 @@ const SYSTEM: &str = "system";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preset {
     pub system: Option<String>,
-    /// Full names of settings that presets hold, with values as words.
     pub values: Vec<(&'static str, String)>,
 }
 
@@ -84,7 +83,6 @@ impl Preset {
         if let Some(problem) = problems.into_iter().next().or(other) {
             return Err(problem.to_string());
         }
-        // A table of TOML has its own order.
         let value = |row: &'static Row| {
             let setting = settings.iter().find(|s| s.key == row.name)?;
             Some((row.name, row.kind.show(&setting.value)))

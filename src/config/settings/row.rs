@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::answers::Settings;
+use super::session::Settings;
 use super::value::{ALL, Field, OFF, Size, Time};
 
 /// What a setting may be, and its built-in value.
@@ -14,7 +14,6 @@ pub enum Kind {
     /// A number: built-in, least, most.
     Float(f64, f64, f64),
     Text(&'static str),
-    /// Texts separated by commas; a list in the file.
     List(&'static str),
     /// One of these words: built-in, all.
     Word(&'static str, &'static [&'static str]),
@@ -32,8 +31,6 @@ pub enum Flag {
     Takes(&'static str, &'static str),
     /// `--NAME` sets a fixed value: long name, value, help.
     Means(&'static str, &'static str, &'static str),
-    /// The same, for a chat on a screen only.
-    Screen(&'static str, &'static str, &'static str),
 }
 
 #[derive(Clone, Copy)]
@@ -77,7 +74,6 @@ macro_rules! settings {
             }
         )+
 
-        /// All settings.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Config {
             $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
@@ -97,7 +93,6 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// No upper limit.
 pub(super) const MANY: i64 = i64::MAX;
 
 pub(super) const fn int(default: i64, least: i64, most: i64) -> Kind {

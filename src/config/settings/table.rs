@@ -13,9 +13,8 @@ use super::row::{Flag, Kind, MANY, Owner, Way, int, settings};
 use super::value::{Field, Size, Time};
 use super::words::{
     CODE_THEMES, ClipboardMethod, Glyphs, NewFiles, SaveStates, Switch, Theme, ThinkMode, ThoughtView, UnknownFields,
-    Weights,
 };
-use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode};
+use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode, WeightsChoice};
 
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -29,7 +28,6 @@ pub struct Row {
     pub detours: &'static [(&'static str, &'static str, &'static str)],
     /// How `/set` knows it; `None` for a setting that holds for the whole program.
     pub session: Option<Way>,
-    /// Presets hold it.
     pub preset: bool,
     pub get: fn(&Config) -> Value,
     /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
@@ -101,13 +99,13 @@ fn put<F: Field>(field: &mut F, value: &Value) -> bool {
     F::from_value(value).map(|v| *field = v).is_some()
 }
 
-/// A field of [`super::Settings`].
 macro_rules! kept {
     ($($path:ident).+) => {
         Owner::Session(|s| s.$($path).+.to_value(), |s, value| put(&mut s.$($path).+, value))
     };
 }
 
+pub const WEIGHTS: &[&str] = &["auto", "bf16", "8bit", "6bit", "5bit", "4bit"];
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 // As the table has numbers.
 const MOST_TOP_K: i64 = protocol::TOP_LOGITS as i64;
@@ -134,7 +132,7 @@ settings! {
         /// limit of GPU memory, for example 8GiB; all: all free memory
         max_gpu_memory: Size = Kind::Size, flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
-        weights: Weights = Word("auto", Weights::WORDS), flags(&[Flag::Takes("weights", "FORM")]);
+        weights: WeightsChoice = Word("auto", WEIGHTS), flags(&[Flag::Takes("weights", "FORM")]);
         /// number type for reading long texts: bf16, or fp8 (faster, less exact; H100, H200)
         prefill: Precision = Word("bf16", &["bf16", "fp8"]), flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens reserved for the answer
@@ -299,12 +297,12 @@ settings! {
         code_theme: String = Named("auto", CODE_THEMES), session("code_theme", &[], Owner::Screen);
         /// use the terminal's alternate screen; auto: off inside Zellij
         alternate_screen: Switch = Word("auto", Switch::WORDS),
-            flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
+            flags(&[Flag::Means("no-alt-screen", "off", "stay on the terminal's first screen")]);
         /// scroll with the wheel; Shift-drag selects text
         mouse: bool = Bool(false);
         /// characters of frames: auto, unicode, ascii
         glyphs: Glyphs = Word("auto", Glyphs::WORDS),
-            flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
+            flags(&[Flag::Means("ascii", "ascii", "no box-drawing characters")]);
         /// side panel; auto: from 120 columns
         panel: Switch = Word("auto", Switch::WORDS);
         /// j, k, g and G move in lists and among selected messages
@@ -334,7 +332,6 @@ settings! {
     }
 }
 
-/// A table with free keys.
 pub struct Open {
     pub name: &'static str,
     pub help: &'static str,
@@ -366,7 +363,6 @@ pub fn find_open(name: &str) -> Option<(&'static Open, &str)> {
     OPEN_TABLES.iter().find_map(|open| Some((open, name.strip_prefix(open.name)?.strip_prefix('.')?)))
 }
 
-/// The setting of this full name.
 pub fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|r| r.name == name)
 }

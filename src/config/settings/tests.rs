@@ -175,11 +175,11 @@ fn editing_one_key_keeps_comments() {
 #[test]
 fn words_become_types() {
     let mut config = Config::default();
-    assert_eq!((config.model_source(), config.draft_source()), (ModelSource::Auto, DraftSource::Auto));
+    assert_eq!((config.model_source(), config.speculation.draft.as_str()), (ModelSource::Auto, "auto"));
     config.model.source = "synthetic:9b".into();
     config.speculation = SpeculationConfig { mode: SpecMode::On, depth: 4, draft: "off".into() };
     assert_eq!(config.model_source(), ModelSource::Synthetic("9b".into()));
-    assert_eq!((config.draft_source(), config.spec_mode()), (DraftSource::Off, SpecMode::Depth(4)));
+    assert_eq!(config.spec_mode(), SpecMode::Depth(4));
     assert_eq!(Settings::of(&config).for_answer(|| 5).seed, 5);
     config.sampling.seed = 9;
     assert_eq!(Settings::of(&config).for_answer(|| 5).seed, 9);

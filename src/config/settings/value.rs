@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toml::Value;
 
-use crate::engine::protocol::{DeviceChoice, Precision, SpecMode};
+use crate::engine::protocol::{DeviceChoice, Precision, SpecMode, WeightsChoice};
 
 /// A field's type: how it is written in the configuration. What a [`super::Kind`] accepts, its field's type takes.
 pub trait Field: Sized {
@@ -28,7 +28,7 @@ macro_rules! plain {
     )+};
 }
 
-plain!(bool, String, f64, u8, u16, u32, u64, usize, i64, DeviceChoice, Precision);
+plain!(bool, String, f64, u8, u16, u32, u64, usize, i64, DeviceChoice, Precision, WeightsChoice);
 
 impl Field for f32 {
     /// The shortest number that is this one: 0.7, not 0.699999988.
@@ -41,7 +41,6 @@ impl Field for f32 {
     }
 }
 
-/// A seed: -1 is a new one for each answer.
 impl Field for Option<u64> {
     fn to_value(&self) -> Value {
         self.as_ref().map_or(Value::Integer(-1), Field::to_value)
@@ -52,24 +51,22 @@ impl Field for Option<u64> {
     }
 }
 
+const SPEC_WORDS: [(&str, SpecMode); 3] = [("auto", SpecMode::Auto), ("on", SpecMode::On), ("off", SpecMode::Off)];
+
 impl Field for SpecMode {
     fn to_value(&self) -> Value {
         match self {
-            SpecMode::Auto => Value::String("auto".to_owned()),
-            SpecMode::On => Value::String("on".to_owned()),
-            SpecMode::Off => Value::String("off".to_owned()),
             SpecMode::Depth(depth) => depth.to_value(),
+            mode => {
+                let word = SPEC_WORDS.iter().find(|(_, named)| named == mode).map_or("auto", |(word, _)| word);
+                Value::from(word)
+            }
         }
     }
 
     fn from_value(value: &Value) -> Option<Self> {
-        match (value.as_str(), value.as_integer()) {
-            (Some("auto"), _) => Some(SpecMode::Auto),
-            (Some("on"), _) => Some(SpecMode::On),
-            (Some("off"), _) => Some(SpecMode::Off),
-            (_, Some(depth)) => u8::try_from(depth).ok().map(SpecMode::Depth),
-            _ => None,
-        }
+        let named = SPEC_WORDS.iter().find(|(word, _)| value.as_str() == Some(word)).map(|(_, mode)| *mode);
+        named.or_else(|| u8::from_value(value).map(SpecMode::Depth))
     }
 }
 
@@ -78,7 +75,6 @@ pub const ALL: &str = "all";
 const SIZES: [(&str, f64); 4] = [("GiB", (1u64 << 30) as f64), ("MiB", (1u64 << 20) as f64), ("GB", 1e9), ("MB", 1e6)];
 const MOST_BYTES: f64 = (1u64 << 50) as f64;
 
-/// Bytes at most; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size(pub Option<u64>);
 

@@ -50,28 +50,12 @@ words! {
         Refuse = "refuse",
     }
 
-    Weights {
-        #[default]
-        Auto = "auto",
-        Bf16 = "bf16",
-        Bits8 = "8bit",
-        /// 6.5 bits, and 8 where the model is sensitive.
-        Bits6 = "6bit",
-        /// 5.5 bits, and 8 there.
-        Bits5 = "5bit",
-        /// 4.5 bits, and 8 there.
-        Bits4 = "4bit",
-    }
-
-    /// Whether the model thinks before it answers.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     ThinkMode {
         #[default]
         Auto = "auto",
-        /// `enable_thinking = true`.
         On = "on",
-        /// `enable_thinking = false`.
         Off = "off",
     }
 
@@ -97,7 +81,6 @@ words! {
         Never = "never",
     }
 
-    /// `auto`, or a decision.
     Switch {
         #[default]
         Auto = "auto",
@@ -107,7 +90,6 @@ words! {
 
     /// The built-in colours: all of them use the terminal's own 16 colours and attributes.
     Theme {
-        /// Dark unless the terminal says otherwise.
         #[default]
         Auto = "auto",
         Dark = "dark",
@@ -196,24 +178,4 @@ impl From<&str> for ModelSource {
 /// The server that `engine.url` names; none for nothing, and for `here`, an engine of this process.
 pub fn server(url: &str) -> Option<&str> {
     Some(url.trim()).filter(|url| !matches!(*url, "" | "here"))
-}
-
-/// Which draft head: `speculation.draft`, `--draft`.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum DraftSource {
-    #[default]
-    Auto,
-    /// None; n-gram drafts remain.
-    Off,
-    Named(String),
-}
-
-impl From<&str> for DraftSource {
-    fn from(text: &str) -> Self {
-        match text {
-            "" | "auto" => DraftSource::Auto,
-            "off" => DraftSource::Off,
-            other => DraftSource::Named(other.to_owned()),
-        }
-    }
 }

@@ -31,12 +31,16 @@ pub enum WeightsChoice {
     #[default]
     Auto,
     Bf16,
+    #[serde(rename = "8bit")]
     Bits8,
     /// 6.5 bits, and 8 for sensitive weights.
+    #[serde(rename = "6bit")]
     Bits6,
     /// 5.5 bits, and 8 for sensitive weights.
+    #[serde(rename = "5bit")]
     Bits5,
     /// 4.5 bits, and 8 for sensitive weights.
+    #[serde(rename = "4bit")]
     Bits4,
 }
 

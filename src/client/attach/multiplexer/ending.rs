@@ -13,7 +13,6 @@ const NEXT: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(60);
 
 pub(super) struct Ending {
-    /// Number of the last command before the stop request.
     pub(super) last: u64,
     /// Deadline for follow-up commands; `None` while a job from before the stop request runs.
     pub(super) until: Option<Instant>,
