@@ -128,8 +128,9 @@ pub struct Options {
     pub rules: Rules,
     /// Another service with the same access control.
     pub mcp: Option<Mounted>,
-    /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
-    pub schema_checker: Vec<OsString>,
+    /// Program and first arguments that read untrusted data in a child process: schemas ([`crate::text::schema`]) and
+    /// PDFs ([`crate::text::extract`]); normally this program.
+    pub program: Vec<OsString>,
 }
 
 /// A service at `MCP` for the user's own data.
@@ -280,7 +281,7 @@ impl Server {
             records: Records::new(Arc::clone(&options.store)),
             damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
-            schemas: Checker::new(std::mem::take(&mut options.schema_checker)),
+            schemas: Checker::new(options.program.clone()),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
             started: now_s(),
             options,

@@ -178,7 +178,8 @@ fn choice_named(word: &str) -> Option<Choice> {
     })
 }
 
-fn choice_of(mut inner: Fields) -> Result<Choice> {
+/// `left`: names and types of tools that are left out.
+fn choice_of(mut inner: Fields, left: &[Value]) -> Result<Choice> {
     let of = inner.text("type")?.unwrap_or_default();
     if of == "allowed_tools" {
         let mut allowed = inner.below("allowed_tools")?;
@@ -187,12 +188,13 @@ fn choice_of(mut inner: Fields) -> Result<Choice> {
             Some("required") => true,
             Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
         };
-        let tools = allowed.objects("tools")?.into_iter().map(named);
-        let names: Vec<String> = tools.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        if names.is_empty() {
+        let (left, offered): (Vec<_>, Vec<_>) = allowed.objects("tools")?.into_iter().partition(|tool| is_left(tool, left));
+        let names = offered.into_iter().map(named).filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        // If it names left-out tools alone, no function may be called.
+        if names.is_empty() && left.is_empty() {
             return Err(allowed.wrong("tools", "names no function"));
         }
-        return allowed.done().map(|()| Choice { allowed: Some(names), must });
+        return allowed.done().map(|()| Choice { must: must && !names.is_empty(), allowed: Some(names) });
     }
     let choice = match (of.as_str(), named(inner)?) {
         ("function" | "tool" | "custom" | "", Some(name)) => Some(Choice { allowed: Some(vec![name]), must: true }),
@@ -201,6 +203,12 @@ fn choice_of(mut inner: Fields) -> Result<Choice> {
     };
     let what = "tool_choice must be auto, none, any, allowed_tools, or name a function";
     choice.ok_or_else(|| Refusal::field("tool_choice", what))
+}
+
+/// Whether an object names a tool that is left out: by its name, or by its type if it has none.
+fn is_left(named: &Fields, left: &[Value]) -> bool {
+    let name = named.peek("name").or(named.peek("type"));
+    name.is_some_and(|name| left.contains(&name)) && leave_out("tool_choice")
 }
 
 /// The function that an object names, next to `type` or below `function` or `custom`.
@@ -240,12 +248,10 @@ impl Tools {
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name(field))?;
                 one_call |= inner.on("disable_parallel_tool_use")?;
-                // By its name, or by its type if it has none.
-                let name = inner.peek("name").or(inner.peek("type")).unwrap_or_default();
                 match legacy {
                     true => Choice { allowed: Some(vec![inner.need_text("name")?]), must: true },
-                    false if left.contains(&name) && leave_out(field) => Choice::default(),
-                    false => choice_of(inner)?,
+                    false if is_left(&inner, &left) => Choice::default(),
+                    false => choice_of(inner, &left)?,
                 }
             }
             Some(other) => return Err(fields.wrong(field, format!("is {}", kind(&other)))),
