@@ -82,12 +82,6 @@ impl Fields {
         self.map.remove(field).filter(|v| !v.is_null())
     }
 
-    pub(super) fn change(&mut self, field: &str, change: impl FnOnce(&mut Value)) {
-        if let Some(value) = self.map.get_mut(field) {
-            change(value);
-        }
-    }
-
     /// Copies a value for a later reader.
     pub(super) fn peek(&self, field: &str) -> Option<Value> {
         self.map.get(field).filter(|v| !v.is_null()).cloned()

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::prompt::without_billing;
 use super::{Fields, Result, files, kind, leave_out};
 use crate::runtime::render::safe_name;
 use crate::text::{ChatMessage, ChatRole};
@@ -164,6 +165,8 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
     }
     let Some(turn) = turns.last_mut() else { return Ok(()) };
     match (of.as_str(), role) {
+        // A billing line is a part of its own, without a line end.
+        ("text", ChatRole::System) => turn.text.push_str(&without_billing(&fields.need_text("text")?)),
         ("text" | "input_text" | "output_text", _) => turn.text.push_str(&fields.need_text("text")?),
         ("refusal", ChatRole::Assistant) => turn.text.push_str(&fields.need_text("refusal")?),
         ("thinking", ChatRole::Assistant) => {
