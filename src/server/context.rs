@@ -69,15 +69,12 @@ pub(super) fn own_data() -> Result<()> {
 
 /// The names as a header: printable ASCII, cut at the maximum length.
 pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
-    let mut text = String::new();
-    for name in names {
-        let name: String = name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }).collect();
-        if text.len() + name.len() > MOST_HEADER_BYTES {
-            text.push_str(", ...");
-            break;
-        }
-        let gap = if text.is_empty() { "" } else { ", " };
-        text = format!("{text}{gap}{name}");
+    let plain = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
+    let names: Vec<String> = names.iter().map(|name| name.chars().map(plain).collect()).collect();
+    let mut text = names.join(", ");
+    if text.len() > MOST_HEADER_BYTES {
+        text.truncate(MOST_HEADER_BYTES);
+        text.push_str("...");
     }
     HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
 }

@@ -104,7 +104,7 @@ impl Fields {
         Refusal { code: "missing_required_parameter", ..self.wrong(field, "is missing") }
     }
 
-    fn typed<T: DeserializeOwned>(&mut self, field: &'static str, what: &str) -> Result<Option<T>> {
+    pub(super) fn typed<T: DeserializeOwned>(&mut self, field: &'static str, what: &str) -> Result<Option<T>> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let kind = kind(&value);
         let read = serde_json::from_value(value).map(Some);

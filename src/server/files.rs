@@ -153,10 +153,13 @@ fn pdf(name: &str, bytes: &[u8]) -> Result<String, String> {
     let folder = tempfile::tempdir().map_err(|e| format!("cannot be read: {e}"))?;
     let file = folder.path().join("document.pdf");
     std::fs::write(&file, bytes).map_err(|e| format!("cannot be read: {e}"))?;
-    let options = SourceOptions { reader: program(), convert_time: PDF_TIME, ..SourceOptions::new(&LoadConfig::default()) };
+    let options =
+        SourceOptions { reader: program(), convert_time: PDF_TIME, ..SourceOptions::new(&LoadConfig::default()) };
     let read = sources::gather(&[file.display().to_string()], &options, &Cancel::default());
     let document = read.map(|mut read| read.documents.pop()).map_err(|e| match e {
-        SourceError::NoTextLayer { pages, .. } => format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")),
+        SourceError::NoTextLayer { pages, .. } => {
+            format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page"))
+        }
         SourceError::Document { reason, .. } => format!("cannot be read: {reason}"),
         other => format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name)),
     })?;

@@ -6,9 +6,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::params::params;
 use super::refusal::THREAD;
 use super::request;
-use super::sampling::params;
 use super::stream::event;
 use super::tools;
 use super::turns::messages;

@@ -33,13 +33,6 @@ pub(super) struct Tool {
     listed: Option<(String, String)>,
 }
 
-/// The client's name of a call.
-pub(super) struct Named<'a> {
-    pub namespace: Option<&'a str>,
-    pub name: &'a str,
-    pub custom: bool,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Choice {
     /// Names of the functions that the model may call; `None`: all.
@@ -188,7 +181,8 @@ fn choice_of(mut inner: Fields, left: &[Value]) -> Result<Choice> {
             Some("required") => true,
             Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
         };
-        let (left, offered): (Vec<_>, Vec<_>) = allowed.objects("tools")?.into_iter().partition(|tool| is_left(tool, left));
+        let (left, offered): (Vec<_>, Vec<_>) =
+            allowed.objects("tools")?.into_iter().partition(|tool| is_left(tool, left));
         let names = offered.into_iter().map(named).filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
         // If it names left-out tools alone, no function may be called.
         if names.is_empty() && left.is_empty() {
@@ -266,14 +260,13 @@ impl Tools {
         Ok(Tools { list, choice, one_call, legacy })
     }
 
-    pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
-        let tool = self.list.iter().find(|tool| tool.name == name);
-        let listed = tool.and_then(|tool| tool.listed.as_ref());
-        Named {
-            namespace: listed.map(|(namespace, _)| namespace.as_str()),
-            name: listed.map_or(name, |(_, name)| name),
-            custom: tool.is_some_and(|tool| tool.custom),
-        }
+    pub(super) fn is_custom(&self, name: &str) -> bool {
+        self.list.iter().any(|tool| tool.name == name && tool.custom)
+    }
+
+    /// The namespace of a function, and its name there.
+    pub(super) fn listed(&self, name: &str) -> Option<&(String, String)> {
+        self.list.iter().find(|tool| tool.name == name)?.listed.as_ref()
     }
 
     /// The functions and the choice, in the form of a response.

@@ -366,8 +366,7 @@ fn anthropic_clients_continue_and_send_texts_as_documents() {
     let parts = json!({ "type": "content", "content": [{ "type": "text", "text": "The cat is called Bob." }] });
     assert_eq!(tokens(text.clone()), tokens(parts));
     assert!(tokens(text) > tokens(json!({ "type": "text", "media_type": "text/plain", "data": "" })));
-    let image =
-        json!({ "type": "document", "source": { "type": "base64", "media_type": "image/png", "data": "" } });
+    let image = json!({ "type": "document", "source": { "type": "base64", "media_type": "image/png", "data": "" } });
     let refused =
         server.post(MESSAGES, &json!({ "max_tokens": 2, "messages": [{ "role": "user", "content": [image] }] }));
     assert!(
