@@ -175,7 +175,7 @@ impl Serving {
             key,
             rules: Rules::of(&config.serve),
             mcp: mounted,
-            schema_checker: crate::text::this_program(),
+            program: crate::text::this_program(),
         })
         .map_err(no_thread)?;
         Ok(Serving { server, listener, multiplexer, engine: engine.thread, host, mcp, _scratch: scratch })

@@ -146,36 +146,29 @@ pub(super) fn owner_of(stream: &TcpStream) -> Owner {
 
 fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     const ENDING: [&str; 2] = ["06", "07"];
+    let (local, remote) = (forms(local), forms(remote));
     table.lines().skip(1).find_map(|row| {
         let mut columns = row.split_whitespace().skip(1);
-        let (here, there) = (address(columns.next()?)?, address(columns.next()?)?);
-        let state = columns.next()?;
+        let (here, there, state) = (columns.next()?, columns.next()?, columns.next()?);
         // A row of a closing or closed socket has lost its owner.
-        let same = here == plain(local) && there == plain(remote) && !ENDING.contains(&state);
+        let same = local.iter().any(|form| form == here) && remote.iter().any(|form| form == there);
         let user = columns.nth(3)?.parse().ok()?;
-        same.then_some(user)
+        (same && !ENDING.contains(&state)).then_some(user)
     })
 }
 
-fn plain(address: SocketAddr) -> (IpAddr, u16) {
-    (address.ip().to_canonical(), address.port())
-}
-
-/// `0100007F:1F90`: words of 32 bits in the machine's byte order, and a port.
-fn address(text: &str) -> Option<(IpAddr, u16)> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
-    let ip = match ip.len() {
-        8 => IpAddr::from(word(0)?),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
-            let bytes: [u8; 16] = words.concat().try_into().ok()?;
-            IpAddr::from(bytes)
-        }
-        _ => return None,
+/// An address in the table: words of 32 bits in the machine's byte order, and a port. One of IPv4 may be in the form
+/// of IPv6.
+fn forms(address: SocketAddr) -> Vec<String> {
+    let six = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
     };
-    Some((ip.to_canonical(), port))
+    let hex = |bytes: &[u8]| -> String {
+        bytes.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+    };
+    let four = six.to_ipv4_mapped().map(|ip| hex(&ip.octets()));
+    four.into_iter().chain([hex(&six.octets())]).map(|ip| format!("{ip}:{:04X}", address.port())).collect()
 }
 
 #[cfg(test)]
@@ -274,13 +267,14 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn both_versions_of_addresses_are_read_and_one_may_hold_the_other() {
-        let six = "00000000000000000000000001000000:B2C4";
-        assert_eq!(address(six), Some(("::1".parse().unwrap(), 45764)));
-        let four_in_six = "0000000000000000FFFF00000100007F:480F";
-        assert_eq!(address(four_in_six), Some(("127.0.0.1".parse().unwrap(), 18447)));
-        for odd in ["", "0100007F", "01:1", "zz00007F:1"] {
-            assert_eq!(address(odd), None, "{odd}");
+    fn both_versions_of_addresses_are_found_and_one_may_hold_the_other() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert_eq!(forms(at("[::1]:45764")), ["00000000000000000000000001000000:B2C4"]);
+        let four = ["0100007F:480F", "0000000000000000FFFF00000100007F:480F"];
+        assert_eq!(forms(at("127.0.0.1:18447")), four);
+        assert_eq!(forms(at("[::ffff:127.0.0.1]:18447")), four);
+        for odd in ["", "  0: 0100007F", "  0: 01:1 zz00007F:1 01", "  0: 0100007F:480F 0100007F:480F 01 0:0 0:0 0 x"] {
+            assert_eq!(user(&format!("{HEAD}{odd}\n"), at("127.0.0.1:18447"), at("127.0.0.1:18447")), None, "{odd}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::chunks::{MOST_CHOICES, likely_chat};
-use super::sampling::params;
+use super::params::params;
 use super::turns::messages;
 use super::{
     Call, Choice, Collected, Conversation, Event, Fields, Form, Head, LikelyToken, MOST_ALTERNATIVES, Received, Result,
@@ -43,13 +43,13 @@ impl Chat {
 
     /// Arguments are JSON in a string.
     fn call(&self, call: &Call) -> Value {
-        match self.tools.named(&call.name) {
-            named if named.custom => json!({
+        match self.tools.is_custom(&call.name) {
+            true => json!({
                 "id": call.id,
                 "type": "custom",
-                "custom": { "name": named.name, "input": custom_input(call) },
+                "custom": { "name": call.name, "input": custom_input(call) },
             }),
-            _ => json!({
+            false => json!({
                 "id": call.id,
                 "type": "function",
                 "function": { "name": call.name, "arguments": call.text() },
@@ -114,7 +114,7 @@ impl Form for Chat {
             }
             // A custom call is sent whole: its text is inside the arguments.
             Event::Calling { id, name } => {
-                self.custom = self.tools.named(name).custom;
+                self.custom = self.tools.is_custom(name);
                 if self.custom {
                     return;
                 }
@@ -196,7 +196,7 @@ mod tests {
             table.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|')).collect();
         let (_, own) = include_str!("chat.rs").split_once("fn going_on(").unwrap();
         let (own, _) = own.split_once("fields.done_for_answer()").unwrap();
-        let reads = [own, include_str!("params.rs"), include_str!("sampling.rs"), include_str!("chunks.rs")].concat();
+        let reads = [own, include_str!("params.rs"), include_str!("prompt.rs"), include_str!("chunks.rs")].concat();
         let calls = reads.split("fields.").skip(1).filter_map(|call| call.split_once("(\"")?.1.split_once('"'));
         let mut fields: Vec<&str> =
             calls.map(|(field, _)| field).filter(|f| f.chars().all(|c| c == '_' || c.is_ascii_lowercase())).collect();

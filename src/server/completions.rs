@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
 use super::ask;
 use super::chunks::{MOST_CHOICES, Table};
+use super::params::params;
 use super::request;
-use super::sampling::params;
 use super::stream::answer;
 use super::{
     Choice, Collected, Event, Fields, Form, Format, Head, MOST_ALTERNATIVES, Params, Prompt, Refusal, Result, Shared,
@@ -189,32 +189,22 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Form
     Ok((given, params, format, form))
 }
 
-/// The answers to all prompts, each with its prompt's text, in order, with as many running as there are slots. The
-/// first prompt takes the request's place in the queue.
-async fn answer_all(shared: &Arc<Shared>, given: Vec<Given>, params: &Params) -> Result<Vec<(String, Collected)>> {
-    let mut waiting = given.into_iter().enumerate();
-    let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
-    loop {
-        while going.len() < shared.options.side_by_side
-            && let Some((at, given)) = waiting.next()
-        {
-            let (shared, params) = (Arc::clone(shared), params.clone());
-            going.spawn(async move {
-                let (prompt, text) = self::prompt(&shared, given).await?;
-                let most = if at == 0 { shared.options.queue } else { usize::MAX };
-                let listener = submit(&shared, prompt, params, None, most)?;
-                Ok((at, text, collect(listener).await?))
-            });
-        }
-        match going.join_next().await {
-            None => return Ok(done.into_values().collect()),
-            Some(Ok(answered)) => {
-                let (at, text, collected) = answered?;
-                done.insert(at, (text, collected));
-            }
-            Some(Err(_)) => return Err(Refusal::internal("internal error while one of the prompts was answered")),
-        }
-    }
+/// The answers to all prompts, each with its prompt's text, in order, with as many running as there are slots.
+async fn answer_all(
+    shared: &Arc<Shared>,
+    given: Vec<Given>,
+    params: &Params,
+) -> Result<impl Iterator<Item = (String, Collected)> + use<>> {
+    let answer = |(at, given)| async move {
+        let (prompt, text) = prompt(shared, given).await?;
+        // The first prompt takes the request's place in the queue.
+        let most = if at == 0 { shared.options.queue } else { usize::MAX };
+        let listener = submit(shared, prompt, params.clone(), None, most)?;
+        Ok((at, (text, collect(listener).await?)))
+    };
+    let answers: Vec<_> = given.into_iter().enumerate().map(answer).collect();
+    let running = stream::iter(answers).buffer_unordered(shared.options.side_by_side);
+    Ok(running.try_collect::<BTreeMap<usize, _>>().await?.into_values())
 }
 
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {

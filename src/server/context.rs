@@ -1,10 +1,12 @@
-//! The context of one request, for code at any depth: the names of left-out fields, and the owner of the connection.
+//! The context of one request, for code at any depth: the names of left-out fields, the owner of the connection, and
+//! the program that reads documents.
 //!
 //! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
 //! other threads.
 
 use super::{Owner, Refusal, Result, locked};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 
 use axum::http::HeaderValue;
@@ -20,6 +22,8 @@ pub(super) struct Context {
     /// `serve.unknown_fields = "refuse"`.
     pub refuse_unknown: bool,
     pub owner: Owner,
+    /// [`super::Options::program`].
+    pub program: Vec<OsString>,
     pub left_out: Mutex<BTreeSet<String>>,
 }
 
@@ -32,6 +36,11 @@ pub(super) fn leave_out(name: &str) -> bool {
         !context.refuse_unknown
     };
     REQUEST.try_with(leave).unwrap_or(false)
+}
+
+/// The program that reads untrusted data in a child process.
+pub(super) fn program() -> Vec<OsString> {
+    REQUEST.try_with(|context| context.program.clone()).unwrap_or_default()
 }
 
 /// `messages[3].name` is `messages[].name`.
@@ -60,15 +69,12 @@ pub(super) fn own_data() -> Result<()> {
 
 /// The names as a header: printable ASCII, cut at the maximum length.
 pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
-    let mut text = String::new();
-    for name in names {
-        let name: String = name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }).collect();
-        if text.len() + name.len() > MOST_HEADER_BYTES {
-            text.push_str(", ...");
-            break;
-        }
-        let gap = if text.is_empty() { "" } else { ", " };
-        text = format!("{text}{gap}{name}");
+    let plain = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
+    let names: Vec<String> = names.iter().map(|name| name.chars().map(plain).collect()).collect();
+    let mut text = names.join(", ");
+    if text.len() > MOST_HEADER_BYTES {
+        text.truncate(MOST_HEADER_BYTES);
+        text.push_str("...");
     }
     HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
 }

@@ -82,12 +82,6 @@ impl Fields {
         self.map.remove(field).filter(|v| !v.is_null())
     }
 
-    pub(super) fn change(&mut self, field: &str, change: impl FnOnce(&mut Value)) {
-        if let Some(value) = self.map.get_mut(field) {
-            change(value);
-        }
-    }
-
     /// Copies a value for a later reader.
     pub(super) fn peek(&self, field: &str) -> Option<Value> {
         self.map.get(field).filter(|v| !v.is_null()).cloned()
@@ -110,7 +104,7 @@ impl Fields {
         Refusal { code: "missing_required_parameter", ..self.wrong(field, "is missing") }
     }
 
-    fn typed<T: DeserializeOwned>(&mut self, field: &'static str, what: &str) -> Result<Option<T>> {
+    pub(super) fn typed<T: DeserializeOwned>(&mut self, field: &'static str, what: &str) -> Result<Option<T>> {
         let Some(value) = self.take(field) else { return Ok(None) };
         let kind = kind(&value);
         let read = serde_json::from_value(value).map(Some);

@@ -1,19 +1,31 @@
-//! Documents of the terminal's library, by id: lists them, and puts them in front of a question that names them, in
-//! the terminal's form. So the search by text finds their kept state, and they need no prefill.
+//! Documents of requests. Those of the terminal's library have ids: the server lists them, and puts them in front of a
+//! question that names them, in the terminal's form. So the search by text finds their kept state, and they need no
+//! prefill. Others are part of the request, in base64.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::context::program;
 use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
+use crate::config::settings::LoadConfig;
+use crate::core::counted;
+use crate::engine::protocol::Cancel;
 use crate::runtime::path::Path;
 use crate::runtime::render::safe_name;
 use crate::runtime::segments::document_text;
 use crate::store::{DocumentRecord, StoreError};
-use crate::text::{ChatMessage, ChatRole};
+use crate::text::sources::{self, Remark, SourceError, SourceOptions};
+use crate::text::{ChatMessage, ChatRole, decode};
 
 const ID_CHARACTERS: usize = 32;
+const PDF: &str = "application/pdf";
+/// Time to read a PDF; its request waits.
+const PDF_TIME: Duration = Duration::from_secs(60);
 
 fn id_of(record: &DocumentRecord) -> String {
     let hex = record.document.segment.hex();
@@ -119,4 +131,41 @@ pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation) -> Result
     }
     conversation.turns = all;
     Ok(())
+}
+
+/// The text of a file in base64, by its media type: text, or a PDF. `field` holds it.
+pub(super) fn sent(name: &str, media: &str, data: &str, field: &str) -> Result<String> {
+    if media != PDF && !media.starts_with("text/") {
+        let what = "only text and PDF can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
+        return Err(Refusal::field(field, format!("{field} is {media}: {what}")));
+    }
+    let wrong = |what: String| Refusal::field(field, format!("{field}: {name} {what}"));
+    let bytes = STANDARD.decode(data.replace(char::is_whitespace, "")).ok();
+    if media == PDF {
+        return pdf(name, &bytes.ok_or_else(|| wrong("is not base64".into()))?).map_err(wrong);
+    }
+    let decoded = bytes.and_then(|bytes| decode(bytes, false).ok());
+    decoded.map(|decoded| decoded.text).ok_or_else(|| wrong("is not text in base64".into()))
+}
+
+/// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. The error is a phrase.
+fn pdf(name: &str, bytes: &[u8]) -> Result<String, String> {
+    let folder = tempfile::tempdir().map_err(|e| format!("cannot be read: {e}"))?;
+    let file = folder.path().join("document.pdf");
+    std::fs::write(&file, bytes).map_err(|e| format!("cannot be read: {e}"))?;
+    let options =
+        SourceOptions { reader: program(), convert_time: PDF_TIME, ..SourceOptions::new(&LoadConfig::default()) };
+    let read = sources::gather(&[file.display().to_string()], &options, &Cancel::default());
+    let document = read.map(|mut read| read.documents.pop()).map_err(|e| match e {
+        SourceError::NoTextLayer { pages, .. } => {
+            format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page"))
+        }
+        SourceError::Document { reason, .. } => format!("cannot be read: {reason}"),
+        other => format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name)),
+    })?;
+    let document = document.ok_or("is empty")?;
+    if let Some(Remark::Missing(what)) = document.note {
+        tracing::warn!("{name}, sent as a PDF: {what}");
+    }
+    Ok(document.text)
 }

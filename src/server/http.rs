@@ -47,7 +47,8 @@ const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: u64 = 2 * BODY_BYTES as u64;
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
-const RENDERERS: usize = 4;
+/// Threads that read and render requests; each may wait for the reader of a PDF.
+const RENDERERS: usize = 8;
 /// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -142,8 +143,12 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
-    let refuse_unknown = shared.options.rules.refuse_unknown;
-    let context = Arc::new(Context { refuse_unknown, owner: connection.owner, ..Context::default() });
+    let context = Arc::new(Context {
+        refuse_unknown: shared.options.rules.refuse_unknown,
+        owner: connection.owner,
+        program: shared.options.program.clone(),
+        ..Context::default()
+    });
     let has_body = !request.body().is_end_stream();
     let admitted = admitted(&shared, request, &connection, page.is_some()).await;
     connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);

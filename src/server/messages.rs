@@ -6,10 +6,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::prompt::without_billing;
+use super::params::params;
 use super::refusal::THREAD;
 use super::request;
-use super::sampling::params;
 use super::stream::event;
 use super::tools;
 use super::turns::messages;
@@ -154,14 +153,6 @@ impl Form for Message {
 
 /// Reads the fields that both paths share.
 fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
-    // Before the parts are joined: a billing line is a part of its own, without a line end.
-    fields.change("system", |system| {
-        for part in system.as_array_mut().into_iter().flatten() {
-            if let Some(text) = part["text"].as_str() {
-                part["text"] = without_billing(text).into();
-            }
-        }
-    });
     let system = content(fields, "system", ChatRole::System)?;
     let mut turns = messages(fields)?;
     if !system.text.is_empty() {

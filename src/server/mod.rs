@@ -3,15 +3,15 @@
 //! Connections (`http`) run on one thread with tokio; `http` has the table of paths. A request to an API takes this way:
 //!
 //! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into a `Received` and the
-//!    form of its answer. What the APIs share is read by `sampling` (parameters, formats), `turns` (messages and their
+//!    form of its answer. What the APIs share is read by `params` (parameters, formats), `turns` (messages and their
 //!    parts) and `tools`.
 //! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
 //! 3. One thread (`worker`) runs it on the executor of the runtime: `planner` finds the longest kept prefix, the rest is
 //!    prefilled, `keep` saves the state. `answer` turns tokens into events (`notice`), which return through a channel.
 //! 4. `stream` writes the events in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
-//! A new field of a request belongs in its API's `read`; in `sampling::params` if all APIs have it, in `turns` if messages
-//! have it. `params::Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
+//! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if messages
+//! have it. `Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
 //! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
 //! docs/serve.md lists the fields.
 //!
@@ -22,7 +22,7 @@
 //! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
 //! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
 //! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
-//! | `params`, `sampling`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
+//! | `params`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
 //! | `keep`, `planner`, `answer`, `worker` | state on its way to disk; plans; tokens to events; the thread that runs the requests |
 //! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
 //! | `metrics`, `auth`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
@@ -55,7 +55,6 @@ mod refusal;
 mod request;
 mod response;
 mod responses;
-mod sampling;
 mod stream;
 mod tools;
 mod turns;
@@ -90,14 +89,13 @@ use keep::Keep;
 pub use keep::open_cache;
 use metrics::Metrics;
 use notice::{Choice, Collected, Event, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
-use params::Params;
+use params::{Format, Params, format_of, most_tokens, response_format};
 use planner::Plan;
 use prompt::{Conversation, Thinking};
 use records::{Record, Records};
 use refusal::{Family, Refusal, Result};
 use request::{Id, fresh_id, model, model_of, object, token_list};
 use response::{Sent, Status};
-use sampling::{Format, format_of, most_tokens, response_format};
 use stream::Form;
 use tools::{Tools, custom_input};
 use turns::{Call, Turn, content};
@@ -128,8 +126,9 @@ pub struct Options {
     pub rules: Rules,
     /// Another service with the same access control.
     pub mcp: Option<Mounted>,
-    /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
-    pub schema_checker: Vec<OsString>,
+    /// Program and first arguments that read untrusted data in a child process: schemas ([`crate::text::schema`]) and
+    /// PDFs ([`crate::text::extract`]); normally this program.
+    pub program: Vec<OsString>,
 }
 
 /// A service at `MCP` for the user's own data.
@@ -280,7 +279,7 @@ impl Server {
             records: Records::new(Arc::clone(&options.store)),
             damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
-            schemas: Checker::new(std::mem::take(&mut options.schema_checker)),
+            schemas: Checker::new(options.program.clone()),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
             started: now_s(),
             options,

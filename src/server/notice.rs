@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Call, Refusal, Result};
@@ -236,13 +237,14 @@ impl Listener {
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
+        let notice = self.from.recv().await?;
+        self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
+        Some(notice)
     }
 
-    pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Notice>> {
-        self.from
-            .poll_recv(context)
-            .map(|notice| notice.inspect(|notice| _ = self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed)))
+    /// A notice that has arrived.
+    pub(super) fn ready(&mut self) -> Option<Notice> {
+        self.next().now_or_never().flatten()
     }
 }
 
@@ -263,8 +265,7 @@ mod tests {
         let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(listener.poll_next(&mut context).is_ready());
+        assert!(listener.ready().is_some());
         assert!(reporter.report(text(1)));
         assert!(!cancel.is_cancelled());
         drop(listener);

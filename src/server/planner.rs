@@ -122,9 +122,6 @@ fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
     })
 }
 
-/// How often the search repeats because state turned out damaged when it was opened.
-const ATTEMPTS: usize = 8;
-
 /// Kept state of a path, ready to be restored: rows of each of its segments, and the recurrent state at its end.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -134,46 +131,12 @@ pub(super) struct Kept {
     pub of_library: bool,
 }
 
-/// A path that can be restored: its first segments are on disk, the others on their way there.
-struct Found<'a> {
-    path: Path,
-    store: &'a Store,
-    of_library: bool,
-    stored: Option<SegmentId>,
-    fresh: Vec<Arc<FreshState>>,
-}
-
 /// What the store holds of a segment, if it is there.
 fn there<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(StoreError::NoSegment { .. }) => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// The stored path that ends in `tip`, as far as it can be restored.
-fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
-    Ok(there(store.plan_restore(tip))?.map(|plan| Path::new(plan.path).prefix(plan.usable)))
-}
-
-impl Found<'_> {
-    /// `None` if the state turns out damaged.
-    fn open(&self) -> Result<Option<Kept>, StoreError> {
-        let mut kept = Kept { of_library: self.of_library, ..Kept::default() };
-        if let Some(tip) = &self.stored {
-            let Some(opened) = there(self.store.open_what_can_be_read(tip, 0))? else { return Ok(None) };
-            if opened.plan.usable + self.fresh.len() != self.path.segments().len() {
-                return Ok(None);
-            }
-            kept.rows.extend(opened.rows.into_iter().map(|r| r as Arc<dyn RowSource>));
-            kept.end = opened.end;
-        }
-        if let Some(last) = self.fresh.last() {
-            kept.rows.extend(self.fresh.iter().map(|s| Arc::new(s.image.rows.clone()) as Arc<dyn RowSource>));
-            kept.end.clone_from(&last.image.end);
-        }
-        Ok(Some(kept))
     }
 }
 
@@ -197,57 +160,62 @@ impl Wanted {
         self.live.iter().filter(begins).max_by_key(|l| l.text_bytes()).cloned().unwrap_or_default()
     }
 
-    /// The longest prefix on its way to disk, if longer than `least` bytes.
-    fn among_fresh<'a>(&self, store: &'a Store, least: usize) -> Result<Option<Found<'a>>, StoreError> {
-        for tip in self.fresh.under(&self.fingerprint, &self.prompt.rendered.text) {
-            let (below, fresh) = self.fresh.path(tip);
-            let found = below.as_ref().map_or(Ok(Some(Path::default())), |id| stored(store, id))?;
-            // A stored part that cannot be restored makes it another path.
-            let Some(mut path) = found.filter(|path| path.head() == below) else { continue };
-            fresh.iter().for_each(|state| path.push(state.content.clone()));
-            if path.text_bytes() <= least {
-                break;
+    /// A path and its state, if it begins the prompt with more than `least` bytes: what the store can restore up to
+    /// `tip`, followed by `fresh` states in memory.
+    fn open(
+        &self,
+        store: &Store,
+        tip: Option<SegmentId>,
+        fresh: &[Arc<FreshState>],
+        least: usize,
+    ) -> Result<Option<(Path, Kept)>, StoreError> {
+        let mut path = match &tip {
+            None => Path::default(),
+            Some(tip) => {
+                let Some(plan) = there(store.plan_restore(tip))? else { return Ok(None) };
+                Path::new(plan.path).prefix(plan.usable)
             }
-            if self.same_tokens(&path) {
-                return Ok(Some(Found { path, store, of_library: false, stored: below, fresh }));
-            }
+        };
+        let (stored, mut kept) = (path.head(), Kept::default());
+        fresh.iter().for_each(|state| path.push(state.content.clone()));
+        // A stored part that cannot be restored as a whole is another path.
+        if (!fresh.is_empty() && stored != tip) || path.text_bytes() <= least || !self.same_tokens(&path) {
+            return Ok(None);
         }
-        Ok(None)
-    }
-
-    /// The longest prefix on disk, if longer than `least` bytes.
-    fn among_stored(&self, store: &Store, least: usize) -> Result<Option<Path>, StoreError> {
-        for id in store.segments_under(&self.fingerprint, &self.prompt.rendered.text)? {
-            // Do not stop at a path that is too short: a later segment has less text, but more of its path may be intact.
-            let path = stored(store, &id)?.filter(|path| path.text_bytes() > least && self.same_tokens(path));
-            if path.is_some() {
-                return Ok(path);
-            }
+        if let Some(stored) = stored {
+            let opened = there(store.open_what_can_be_read(&stored, 0))?;
+            // Otherwise some of it turned out damaged.
+            let whole = opened.filter(|opened| opened.plan.usable + fresh.len() == path.segments().len());
+            let Some(opened) = whole else { return Ok(None) };
+            kept.rows.extend(opened.rows.into_iter().map(|rows| rows as Arc<dyn RowSource>));
+            kept.end = opened.end;
         }
-        Ok(None)
+        if let Some(last) = fresh.last() {
+            kept.rows.extend(fresh.iter().map(|state| Arc::new(state.image.rows.clone()) as Arc<dyn RowSource>));
+            kept.end.clone_from(&last.image.end);
+        }
+        Ok(Some((path, kept)))
     }
 
     /// The longest prefix that is live or can be restored, and its source; `None`: it is live, or empty. `store`: that
     /// of the requests; `library`: the terminal's, if the prompt contains a document of it.
     fn longest(&self, store: Option<&Store>, library: Option<&Store>) -> Result<(Path, Option<Kept>), StoreError> {
-        let live = self.live();
-        for _ in 0..ATTEMPTS {
-            let mut found = match store {
-                Some(store) => self.among_fresh(store, live.text_bytes())?,
-                None => None,
-            };
-            for (store, of_library) in [(store, false), (library, true)] {
-                let least = found.as_ref().map_or(&live, |f| &f.path).text_bytes();
-                let Some(store) = store else { continue };
-                if let Some(path) = self.among_stored(store, least)? {
-                    found = Some(Found { stored: path.head(), path, store, of_library, fresh: Vec::new() });
+        let text = &self.prompt.rendered.text;
+        let mut longest = (self.live(), None);
+        for (store, of_library) in [(store, false), (library, true)] {
+            let Some(store) = store else { continue };
+            let fresh = if of_library { Vec::new() } else { self.fresh.under(&self.fingerprint, text) };
+            let fresh = fresh.into_iter().map(|tip| self.fresh.path(tip)).collect();
+            let stored = store.segments_under(&self.fingerprint, text)?;
+            // Deepest first. A later one has less text, but more of its path may be intact.
+            for paths in [fresh, stored.into_iter().map(|tip| (Some(tip), Vec::new())).collect::<Vec<_>>()] {
+                let least = longest.0.text_bytes();
+                let mut opened = paths.iter().map(|(tip, fresh)| self.open(store, *tip, fresh, least));
+                if let Some((path, kept)) = opened.find_map(Result::transpose).transpose()? {
+                    longest = (path, Some(Kept { of_library, ..kept }));
                 }
             }
-            let Some(found) = found else { break };
-            if let Some(kept) = found.open()? {
-                return Ok((found.path, Some(kept)));
-            }
         }
-        Ok((live, None))
+        Ok(longest)
     }
 }

@@ -9,8 +9,9 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use serde_json::{Value, json};
 
-use super::{Call, Refusal, Result, Tools, Turn};
+use super::{Call, Fields, Refusal, Result, Shared, Tools, Turn};
 use crate::core::transcript::MessageId;
+use crate::engine::protocol::MOST_TOKENS;
 use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
 use crate::store::SegmentKind;
@@ -55,6 +56,71 @@ fn is_clock(line: &str) -> bool {
 pub(super) struct Thinking {
     pub mode: ThinkMode,
     pub budget: Option<u64>,
+}
+
+/// Reads the reasoning effort: only `none` and `minimal` change the answer, the other levels are all alike.
+fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode> {
+    match fields.text(name)?.as_deref() {
+        Some("none" | "minimal") => Ok(ThinkMode::Off),
+        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(mode),
+        Some(_) => Err(fields.wrong(name, "must be none, minimal, low, medium, high, xhigh or max")),
+    }
+}
+
+impl Thinking {
+    fn switch(&mut self, on: Option<bool>) {
+        self.mode = on.map_or(self.mode, |on| if on { ThinkMode::On } else { ThinkMode::Off });
+    }
+
+    /// Reads a switch: a boolean, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
+    fn object(&mut self, fields: &mut Fields, name: &'static str) -> Result<()> {
+        if fields.peek(name).is_some_and(|value| value.is_boolean()) {
+            self.switch(fields.truth(name)?);
+            return Ok(());
+        }
+        let Some(mut inner) = fields.object(name)? else { return Ok(()) };
+        match inner.text("type")?.as_deref() {
+            Some("enabled" | "adaptive" | "auto") => self.mode = ThinkMode::On,
+            Some("disabled") => self.mode = ThinkMode::Off,
+            None => {}
+            Some(_) => return Err(inner.wrong("type", "must be enabled, adaptive or disabled")),
+        }
+        self.switch(inner.truth("enabled")?);
+        self.mode = effort(&mut inner, "effort", self.mode)?;
+        for budget in ["budget_tokens", "max_tokens"] {
+            self.budget = inner.whole(budget, 1..=MOST_TOKENS)?.or(self.budget);
+        }
+        inner.ignore(&["display", "summary", "generate_summary", "exclude", "clear_thinking"]);
+        inner.done()
+    }
+
+    /// Reads one field alone: `thinking` of Anthropic's API, `reasoning` of a response.
+    pub(super) fn of_field(shared: &Shared, fields: &mut Fields, name: &'static str) -> Result<Thinking> {
+        let mut thinking = Thinking { mode: shared.options.settings.think, budget: None };
+        thinking.object(fields, name)?;
+        Ok(thinking)
+    }
+
+    /// Reads every field of a chat that controls thinking.
+    pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking> {
+        let mode = effort(fields, "reasoning_effort", shared.options.settings.think)?;
+        let mut thinking = Thinking { mode, budget: None };
+        thinking.object(fields, "thinking")?;
+        thinking.object(fields, "reasoning")?;
+        thinking.switch(fields.truth("enable_thinking")?);
+        for budget in ["thinking_budget", "reasoning_budget"] {
+            if !fields.is_unlimited(budget) {
+                thinking.budget = fields.whole(budget, 0..=MOST_TOKENS)?.or(thinking.budget);
+            }
+        }
+        if thinking.budget == Some(0) {
+            thinking = Thinking { mode: ThinkMode::Off, budget: None };
+        }
+        let mut inner = fields.object("chat_template_kwargs")?.unwrap_or_default();
+        thinking.switch(inner.truth("thinking")?);
+        thinking.switch(inner.truth("enable_thinking")?);
+        inner.done().map(|()| thinking)
+    }
 }
 
 #[derive(Clone, Debug, Default)]

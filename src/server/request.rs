@@ -10,6 +10,7 @@ use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use glob::{MatchOptions, Pattern};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::{Value, json};
@@ -30,9 +31,11 @@ pub(super) async fn read<T: Send + 'static>(
     request: Request,
     read: fn(&Shared, Fields) -> Result<T>,
 ) -> Result<T> {
-    let (head, mut body) = request.into_parts();
+    let (head, body) = request.into_parts();
     check(&head.headers)?;
-    let (shared, bytes) = (Arc::clone(shared), whole(&mut body).await?);
+    // It has arrived: `http` collects it.
+    let body = body.collect().await.map_err(|e| Refusal::internal(e.to_string()))?;
+    let (shared, bytes) = (Arc::clone(shared), body.to_bytes());
     blocking(move || read(&shared, Fields::body(parse(&bytes)?)?)).await
 }
 
@@ -48,7 +51,7 @@ fn parse(bytes: &[u8]) -> Result<Value> {
         };
         Refusal::new(400, "invalid_json", why)
     })?;
-    if has_too_many(&value) {
+    if objects(&value) > BODY_OBJECTS {
         let what = "messages, parts of them and other objects; send fewer";
         let message = format!("the body has more than {BODY_OBJECTS} {what}");
         return Err(Refusal::new(413, "request_too_large", message));
@@ -56,23 +59,13 @@ fn parse(bytes: &[u8]) -> Result<Value> {
     Ok(value)
 }
 
-fn has_too_many(body: &Value) -> bool {
-    let (mut waiting, mut objects) = (vec![body], 0);
-    while let Some(value) = waiting.pop() {
-        match value {
-            Value::Object(map) => {
-                objects += 1;
-                waiting.extend(map.values());
-            }
-            // Most long lists contain numbers, so skip those.
-            Value::Array(list) => waiting.extend(list.iter().filter(|v| v.is_object() || v.is_array())),
-            _ => {}
-        }
-        if objects > BODY_OBJECTS {
-            return true;
-        }
+/// Objects in a value, at any depth. The parser limits the depth.
+fn objects(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => 1 + map.values().map(objects).sum::<usize>(),
+        Value::Array(list) => list.iter().map(objects).sum(),
+        _ => 0,
     }
-    false
 }
 
 fn check(headers: &HeaderMap) -> Result<()> {
@@ -156,14 +149,9 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 
 /// Whether a name matches an alias, in which `*` matches any text.
 fn matches(alias: &str, name: &str) -> bool {
-    match alias.split_once('*') {
-        None => alias.eq_ignore_ascii_case(name),
-        Some((start, rest)) => {
-            let begins = name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
-            let ends = || (start.len()..=name.len()).filter_map(|at| name.get(at..));
-            begins && ends().any(|end| matches(rest, end))
-        }
-    }
+    let options = MatchOptions { case_sensitive: false, ..MatchOptions::default() };
+    let literal = alias.split('*').map(Pattern::escape).collect::<Vec<_>>();
+    Pattern::new(&literal.join("*")).is_ok_and(|pattern| pattern.matches_with(name, options))
 }
 
 /// An id in a path, with percent-encoding resolved.

@@ -39,10 +39,7 @@ impl Status {
     }
 
     pub(super) fn last_item(self) -> &'static str {
-        match self {
-            Status::InProgress | Status::Completed => self.word(),
-            Status::Incomplete(_) | Status::Failed => "incomplete",
-        }
+        if self == Status::Completed { "completed" } else { "incomplete" }
     }
 }
 
@@ -149,6 +146,8 @@ impl Sent {
     pub(super) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
         let output = choice.map(|choice| self.output(choice, status)).unwrap_or_default();
         let completed = (status == Status::Completed).then(|| *self.completed.get_or_init(now_s));
+        let incomplete =
+            if let Status::Incomplete(reason) = status { json!({ "reason": reason }) } else { Value::Null };
         let mut response = json!({
             "id": self.id,
             "object": "response",
@@ -157,10 +156,7 @@ impl Sent {
             "status": status.word(),
             "background": false,
             "error": null,
-            "incomplete_details": match status {
-                Status::Incomplete(reason) => json!({ "reason": reason }),
-                Status::InProgress | Status::Completed | Status::Failed => Value::Null,
-            },
+            "incomplete_details": incomplete,
             "model": self.model,
             "output": output,
             "service_tier": "default",
@@ -185,17 +181,16 @@ pub(super) fn usage(usage: &Usage) -> Value {
 
 pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
     let status = if call.is_cut() { "incomplete" } else { status };
-    let named = tools.named(&call.name);
-    let mut item = match named.custom {
+    let mut item = match tools.is_custom(&call.name) {
         true => json!({ "type": "custom_tool_call", "input": custom_input(call) }),
         false => json!({ "type": "function_call", "arguments": call.text() }),
     };
     item["id"] = call_item_id(&call.id).into();
     item["call_id"] = call.id.as_str().into();
-    item["name"] = named.name.into();
+    item["name"] = call.name.as_str().into();
     item["status"] = status.into();
-    if let Some(namespace) = named.namespace {
-        item["namespace"] = namespace.into();
+    if let Some((namespace, name)) = tools.listed(&call.name) {
+        (item["namespace"], item["name"]) = (namespace.as_str().into(), name.as_str().into());
     }
     item
 }
@@ -280,7 +275,7 @@ impl Events {
     fn calling(&mut self, choice: &Choice, id: &str, name: &str, out: &mut String) {
         self.end(choice, "completed", out);
         id.clone_into(&mut self.call_id);
-        self.custom = self.sent.tools.named(name).custom;
+        self.custom = self.sent.tools.is_custom(name);
         let call = Call::new(id.to_owned(), name.to_owned(), json!({}));
         let mut item = call_item(&call, &self.sent.tools, "in_progress");
         item[if self.custom { "input" } else { "arguments" }] = "".into();

@@ -1,6 +1,7 @@
 //! `/v1/responses`: OpenAI's responses, and the paths with the id of one. An id names the state after an answer: a
 //! request that names an older one forks there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -8,9 +9,9 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::params::params;
 use super::request::{self, list};
 use super::response::{Events, call_item, given, repeated, usage};
-use super::sampling::params;
 use super::tools::called;
 use super::turns::{arguments, message};
 use super::{
@@ -103,12 +104,7 @@ fn include(fields: &mut Fields) -> Result<()> {
 
 /// Reads the fields that are repeated but have no effect.
 fn noted(fields: &mut Fields) -> Result<()> {
-    match fields.take("metadata") {
-        None => {}
-        Some(Value::Object(map)) if map.values().all(Value::is_string) => {}
-        Some(Value::Object(_)) => return Err(fields.wrong("metadata", "must hold strings")),
-        Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
-    }
+    fields.typed::<HashMap<String, String>>("metadata", "an object of strings")?;
     // A prompt that is too long is refused, which both values allow.
     if !matches!(fields.text("truncation")?.as_deref(), None | Some("auto" | "disabled")) {
         return Err(fields.wrong("truncation", "must be auto or disabled"));

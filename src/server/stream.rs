@@ -2,14 +2,12 @@
 
 use super::{Collected, Event, Family, Listener, Notice, Refusal, Result, collect, object};
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use hyper::body::Frame;
+use futures_util::stream;
 use serde_json::Value;
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
@@ -17,7 +15,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Bytes of one frame of a stream; more text starts the next frame.
 const FRAME_BYTES: usize = 16 << 10;
 
-pub(super) trait Form: Send + Unpin + 'static {
+pub(super) trait Form: Send + 'static {
     fn whole(&mut self, all: Collected) -> Value;
     /// Writes an event of the answer `index` to a stream; `all` includes it. With the last event of the last answer,
     /// writes the end of the stream.
@@ -74,28 +72,24 @@ impl<F: Form> Events<F> {
             Notice::Reading { .. } | Notice::Scored { .. } => {}
         }
     }
-}
 
-impl<F: Form> hyper::body::Body for Events<F> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    /// The next frame, with everything that has arrived; `None` after the end.
+    async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Events<F>)> {
         let mut out = String::new();
-        if let Some(first) = self.first.take() {
-            self.write(Some(first), &mut out);
-        }
-        while !self.ended && out.len() < FRAME_BYTES {
-            match self.listener.poll_next(context) {
-                Poll::Ready(notice) => self.write(notice, &mut out),
-                Poll::Pending if out.is_empty() => return Poll::Pending,
-                Poll::Pending => break,
+        while out.is_empty() && !self.ended {
+            let mut notice = self.first.take();
+            if notice.is_none() {
+                notice = self.listener.next().await;
+            }
+            self.write(notice, &mut out);
+            while !self.ended
+                && out.len() < FRAME_BYTES
+                && let Some(notice) = self.listener.ready()
+            {
+                self.write(Some(notice), &mut out);
             }
         }
-        Poll::Ready((!out.is_empty()).then(|| Ok(Frame::data(out.into()))))
+        (!out.is_empty()).then(|| (Ok(out.into()), self))
     }
 }
 
@@ -111,7 +105,7 @@ pub(super) async fn answer(mut listener: Listener, streamed: bool, mut form: imp
     let all = Collected::new(listener.wanted);
     let headers = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
     let events = Events { listener, form, all, first, ended: false, commented: Instant::now() };
-    Ok((headers, Body::new(events)).into_response())
+    Ok((headers, Body::from_stream(stream::unfold(events, Events::frame))).into_response())
 }
 
 #[cfg(test)]

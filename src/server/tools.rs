@@ -33,13 +33,6 @@ pub(super) struct Tool {
     listed: Option<(String, String)>,
 }
 
-/// The client's name of a call.
-pub(super) struct Named<'a> {
-    pub namespace: Option<&'a str>,
-    pub name: &'a str,
-    pub custom: bool,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Choice {
     /// Names of the functions that the model may call; `None`: all.
@@ -178,7 +171,8 @@ fn choice_named(word: &str) -> Option<Choice> {
     })
 }
 
-fn choice_of(mut inner: Fields) -> Result<Choice> {
+/// `left`: names and types of tools that are left out.
+fn choice_of(mut inner: Fields, left: &[Value]) -> Result<Choice> {
     let of = inner.text("type")?.unwrap_or_default();
     if of == "allowed_tools" {
         let mut allowed = inner.below("allowed_tools")?;
@@ -187,12 +181,14 @@ fn choice_of(mut inner: Fields) -> Result<Choice> {
             Some("required") => true,
             Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
         };
-        let tools = allowed.objects("tools")?.into_iter().map(named);
-        let names: Vec<String> = tools.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        if names.is_empty() {
+        let (left, offered): (Vec<_>, Vec<_>) =
+            allowed.objects("tools")?.into_iter().partition(|tool| is_left(tool, left));
+        let names = offered.into_iter().map(named).filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
+        // If it names left-out tools alone, no function may be called.
+        if names.is_empty() && left.is_empty() {
             return Err(allowed.wrong("tools", "names no function"));
         }
-        return allowed.done().map(|()| Choice { allowed: Some(names), must });
+        return allowed.done().map(|()| Choice { must: must && !names.is_empty(), allowed: Some(names) });
     }
     let choice = match (of.as_str(), named(inner)?) {
         ("function" | "tool" | "custom" | "", Some(name)) => Some(Choice { allowed: Some(vec![name]), must: true }),
@@ -201,6 +197,12 @@ fn choice_of(mut inner: Fields) -> Result<Choice> {
     };
     let what = "tool_choice must be auto, none, any, allowed_tools, or name a function";
     choice.ok_or_else(|| Refusal::field("tool_choice", what))
+}
+
+/// Whether an object names a tool that is left out: by its name, or by its type if it has none.
+fn is_left(named: &Fields, left: &[Value]) -> bool {
+    let name = named.peek("name").or(named.peek("type"));
+    name.is_some_and(|name| left.contains(&name)) && leave_out("tool_choice")
 }
 
 /// The function that an object names, next to `type` or below `function` or `custom`.
@@ -240,12 +242,10 @@ impl Tools {
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name(field))?;
                 one_call |= inner.on("disable_parallel_tool_use")?;
-                // By its name, or by its type if it has none.
-                let name = inner.peek("name").or(inner.peek("type")).unwrap_or_default();
                 match legacy {
                     true => Choice { allowed: Some(vec![inner.need_text("name")?]), must: true },
-                    false if left.contains(&name) && leave_out(field) => Choice::default(),
-                    false => choice_of(inner)?,
+                    false if is_left(&inner, &left) => Choice::default(),
+                    false => choice_of(inner, &left)?,
                 }
             }
             Some(other) => return Err(fields.wrong(field, format!("is {}", kind(&other)))),
@@ -260,14 +260,13 @@ impl Tools {
         Ok(Tools { list, choice, one_call, legacy })
     }
 
-    pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
-        let tool = self.list.iter().find(|tool| tool.name == name);
-        let listed = tool.and_then(|tool| tool.listed.as_ref());
-        Named {
-            namespace: listed.map(|(namespace, _)| namespace.as_str()),
-            name: listed.map_or(name, |(_, name)| name),
-            custom: tool.is_some_and(|tool| tool.custom),
-        }
+    pub(super) fn is_custom(&self, name: &str) -> bool {
+        self.list.iter().any(|tool| tool.name == name && tool.custom)
+    }
+
+    /// The namespace of a function, and its name there.
+    pub(super) fn listed(&self, name: &str) -> Option<&(String, String)> {
+        self.list.iter().find(|tool| tool.name == name)?.listed.as_ref()
     }
 
     /// The functions and the choice, in the form of a response.

@@ -1,14 +1,16 @@
 //! Turns of a conversation, and how messages of any API are read into them: roles, texts, documents, calls of functions
 //! and their results.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Fields, Result, kind, leave_out};
+use super::prompt::without_billing;
+use super::{Fields, Result, files, kind, leave_out};
 use crate::runtime::render::safe_name;
-use crate::text::{ChatMessage, ChatRole, decode};
+use crate::text::{ChatMessage, ChatRole};
+
+/// The name of a document without one.
+const UNNAMED: &str = "document.txt";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -163,6 +165,8 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
     }
     let Some(turn) = turns.last_mut() else { return Ok(()) };
     match (of.as_str(), role) {
+        // A billing line is a part of its own, without a line end.
+        ("text", ChatRole::System) => turn.text.push_str(&without_billing(&fields.need_text("text")?)),
         ("text" | "input_text" | "output_text", _) => turn.text.push_str(&fields.need_text("text")?),
         ("refusal", ChatRole::Assistant) => turn.text.push_str(&fields.need_text("refusal")?),
         ("thinking", ChatRole::Assistant) => {
@@ -175,11 +179,11 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
             turn.calls.push(Call::new(id, name, fields.take("input").unwrap_or_else(|| json!({}))));
             fields.ignore(&["caller"]);
         }
-        ("input_file", ChatRole::User) => turn.files.push(file_id(&mut fields)?),
+        ("input_file", ChatRole::User) => file(&mut fields, turn)?,
         ("file", ChatRole::User) => {
-            let mut file = fields.need_object("file")?;
-            turn.files.push(file_id(&mut file)?);
-            file.done()?;
+            let mut inner = fields.need_object("file")?;
+            file(&mut inner, turn)?;
+            inner.done()?;
         }
         ("document", ChatRole::User | ChatRole::Tool) => document(&mut fields, turn)?,
         ("search_result", ChatRole::User | ChatRole::Tool) => {
@@ -214,6 +218,22 @@ fn file_id(fields: &mut Fields) -> Result<String> {
     }
 }
 
+/// A file of OpenAI's APIs: a document of the library, or a data URL.
+fn file(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
+    let name = fields.text("filename")?;
+    fields.ignore(&["detail"]);
+    let Some(data) = fields.text("file_data")? else {
+        turn.files.push(file_id(fields)?);
+        return Ok(());
+    };
+    let Some((media, data)) = data.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) else {
+        return Err(fields.wrong("file_data", "must be a data URL: data:application/pdf;base64,…"));
+    };
+    let name = name.as_deref().unwrap_or(UNNAMED);
+    turn.text.push_str(&named_text(name, &files::sent(name, media, data, &fields.name("file_data"))?));
+    Ok(())
+}
+
 /// A text as a document of the conversation.
 fn named_text(name: &str, text: &str) -> String {
     let [document, _] = ChatMessage::document(&safe_name(name), text.trim_matches(['\n', '\r']));
@@ -222,6 +242,7 @@ fn named_text(name: &str, text: &str) -> String {
 
 fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
     let title = fields.text("title")?;
+    let name = title.as_deref().unwrap_or(UNNAMED);
     fields.ignore(&["context"]);
     let mut source = fields.need_object("source")?;
     let text = match source.need_text("type")?.as_str() {
@@ -235,21 +256,15 @@ fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
         }
         "content" => content(&mut source, "content", ChatRole::System)?.text,
         "base64" => {
-            let media = source.need_text("media_type")?;
-            if !media.starts_with("text/") {
-                let what = "only text can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
-                return Err(source.wrong("media_type", format!("is {media}: {what}")));
-            }
-            let data = source.need_text("data")?.replace(char::is_whitespace, "");
-            let decoded = STANDARD.decode(data).ok().and_then(|bytes| decode(bytes, false).ok());
-            decoded.ok_or_else(|| source.wrong("data", "is not text in base64"))?.text
+            let (media, data) = (source.need_text("media_type")?, source.need_text("data")?);
+            files::sent(name, &media, &data, &source.name("data"))?
         }
         other => {
             let what = format!("is {other:?}: a document is text, content, or a file of the library");
             return Err(source.wrong("type", what));
         }
     };
-    turn.text.push_str(&named_text(title.as_deref().unwrap_or("document.txt"), &text));
+    turn.text.push_str(&named_text(name, &text));
     source.done()
 }
 
@@ -293,8 +308,8 @@ mod tests {
             turns(content).map(|turns| turns[0].text.clone())
         };
         assert!(sent("text/plain", "VGhlIHJlbnQgaXMgN\nTAwIOKCrC4=").unwrap().contains("The rent is 500 €."));
-        let pdf = sent("application/pdf", "JVBERi0=").unwrap_err().message;
-        assert!(pdf.contains("media_type is application/pdf") && pdf.contains("sala-chat library add FILE"), "{pdf}");
+        let image = sent("image/png", "JVBERi0=").unwrap_err().message;
+        assert!(image.contains("is image/png") && image.contains("sala-chat library add FILE"), "{image}");
         assert!(sent("text/plain", "%").unwrap_err().message.ends_with("is not text in base64"));
     }
 

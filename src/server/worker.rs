@@ -2,15 +2,15 @@
 //! ([`request::Request`]) on the executor that conversations use too. The loop here waits for events and resumes the
 //! request that each of them concerns.
 //!
-//! Each running request has a slot (a lane): a sequence of the engine with its own state. Slots run concurrently. A
+//! Each running request has a slot: a sequence of the engine with its own state. Slots run concurrently. A
 //! slot stays live after its answer until another request needs it: a request that continues there restores nothing. A
 //! request that shares its beginning with one in prefill waits for that prefill.
 //!
 //! This thread never blocks on a connection, on a disk (state on its way there is in memory, [`super::keep`]) or on
 //! work over a long text (the planner does that, [`super::planner`]).
 
-mod lanes;
 mod request;
+mod slots;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,8 +27,8 @@ use crate::runtime::baton::{Baton, Held, Running};
 use crate::runtime::link::{Engine, EngineState};
 use crate::runtime::path::Path;
 use crate::store::{SaveEvent, Unsaved};
-use lanes::{Lanes, Prefill};
 use request::Request;
+use slots::{Prefill, Slots};
 
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
@@ -75,7 +75,7 @@ pub(super) struct Worker {
     /// Of the request that runs.
     wait: Wait,
     wake: Option<Result<Wake>>,
-    lanes: Lanes,
+    slots: Slots,
     baton: Baton<Worker>,
 }
 
@@ -101,7 +101,7 @@ impl Worker {
             requests: Vec::new(),
             wait: Wait::default(),
             wake: None,
-            lanes: Lanes::default(),
+            slots: Slots::default(),
             baton: Baton::default(),
         });
         let mut ending = false;
@@ -110,7 +110,7 @@ impl Worker {
             if stopping {
                 worker.refuse(&Refusal::broke_off(), |_| true);
             }
-            worker.lanes.cancel(stopping || ending);
+            worker.slots.cancel(stopping || ending);
             worker.refuse(&Refusal::gone(), |entry| entry.cancel.is_cancelled());
             worker = worker.advance();
             let busy = worker.busy();
@@ -158,7 +158,7 @@ impl Worker {
             EngineEvent::Loading { what, done } => self.shared.set_engine(EngineIs::Loading { what, done }),
             EngineEvent::Ready(info) => {
                 if self.engine.model().is_none() {
-                    self.lanes = Lanes::new(info.max_sequences.max(1));
+                    self.slots = Slots::new(info.max_sequences.max(1));
                 }
                 self.engine.loaded(&info);
                 self.shared.set_engine(EngineIs::Ready(Box::new(info)));
@@ -166,7 +166,7 @@ impl Worker {
             EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => self.engine.down(why, exit),
             // Concerns the engine as a whole, not one answer.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
-            EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
+            EngineEvent::Evicted { sequence } => self.slots.evicted(sequence),
             event => self.wake(|wait| matches!(wait, Wait::Engine(of) if Some(*of) == id), Ok(Wake::Engine(event))),
         }
     }
@@ -238,7 +238,7 @@ impl Worker {
         if self.busy() >= most.min(self.shared.options.side_by_side) {
             return false;
         }
-        let over = |wait: &Wait| matches!(wait, Wait::Prefill(prefill) if !self.lanes.is_running(prefill));
+        let over = |wait: &Wait| matches!(wait, Wait::Prefill(prefill) if !self.slots.is_running(prefill));
         let next = self.requests.iter().position(|entry| over(&entry.wait));
         let next = next.or_else(|| self.requests.iter().position(|entry| matches!(entry.wait, Wait::Turn)));
         let Some(entry) = next.and_then(|at| self.requests.get_mut(at)) else { return false };
@@ -266,7 +266,7 @@ impl Worker {
 
     /// Empties a slot with unknown or unwanted state.
     fn empty(&mut self, at: usize) {
-        let slot = &mut self.lanes.at(at).slot;
+        let slot = &mut self.slots.at(at).engine;
         slot.made(Path::default());
         let sequence = slot.sequence;
         // If it fails, the engine is down, which the loop reports to all requests.
@@ -275,7 +275,7 @@ impl Worker {
 
     /// Frees the memory of idle slots; true if there was any.
     fn release_idle(&mut self) -> bool {
-        let idle = self.lanes.idle();
+        let idle = self.slots.idle();
         idle.iter().for_each(|at| self.empty(*at));
         !idle.is_empty()
     }

@@ -12,6 +12,7 @@ mod official;
 mod open_responses;
 mod prefix;
 mod schemas;
+mod sent_files;
 mod slow_disk;
 use crate::support;
 

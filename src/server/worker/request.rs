@@ -69,7 +69,7 @@ impl Request {
                 None => self.attempt(plan, attempt == 0).await,
                 Some(most) => self.score(plan, most).await,
             };
-            self.worker.lanes.leave(self.at);
+            self.worker.slots.leave(self.at);
             match self.again.take() {
                 Some(rows) if attempt < ATTEMPTS => lost = rows,
                 _ => return done,
@@ -84,7 +84,7 @@ impl Request {
         loop {
             let plan = self.planned(lost.take()).await?;
             let from = plan.base.text_bytes();
-            if let Some(prefill) = self.worker.lanes.ahead_of(&self.ask, from, WORTH_BYTES) {
+            if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from, WORTH_BYTES) {
                 self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
                 let wake = self.wait(Wait::Prefill(prefill)).await;
                 self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -94,26 +94,26 @@ impl Request {
             }
             // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
             // unusable.
-            anew = !anew && self.worker.lanes.have_more(&self.ask, from, WORTH_BYTES);
+            anew = !anew && self.worker.slots.have_more(&self.ask, from, WORTH_BYTES);
             let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
             // Without a slot, another request has taken over the state of this plan.
-            if let Some(at) = self.worker.lanes.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
+            if let Some(at) = self.worker.slots.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
                 self.at = at;
-                self.worker.lanes.occupy(at, &mut self.ask, &plan);
+                self.worker.slots.occupy(at, &mut self.ask, &plan);
                 return Ok(plan);
             }
         }
     }
 
     async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan> {
-        let Worker { engine, lanes, keep, planned, shared, .. } = &mut *self.worker;
+        let Worker { engine, slots, keep, planned, shared, .. } = &mut *self.worker;
         let id = engine.id();
         let wanted = Wanted {
             id,
             prompt: self.ask.prompt.clone(),
             scored: self.ask.params.score.is_some(),
             cancel: self.ask.cancel.clone(),
-            live: lanes.live(),
+            live: slots.live(),
             fresh: keep.fresh.clone(),
             lost,
             limit: engine.model().map_or(0, |m| m.context_limit),
@@ -201,10 +201,10 @@ impl Request {
         if let Some(record) = &mut named {
             record.complete(&answer.sent, usage, finish);
         }
-        let Worker { lanes, keep, shared, .. } = &mut *self.worker;
-        let lane = lanes.at(self.at);
-        lane.kept &= self.ask.keep;
-        let tip = lane.slot.live.head().filter(|_| self.ask.keep);
+        let Worker { slots, keep, shared, .. } = &mut *self.worker;
+        let slot = slots.at(self.at);
+        slot.kept &= self.ask.keep;
+        let tip = slot.engine.live.head().filter(|_| self.ask.keep);
         if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
             keep.hold(tip, named.as_ref());
         }
@@ -282,8 +282,8 @@ impl Sink<Request> for Answer {
 
 impl Executor for Request {
     fn parts(&mut self) -> (&mut Engine, &mut Slot) {
-        let Worker { engine, lanes, .. } = &mut *self.worker;
-        (engine, &mut lanes.at(self.at).slot)
+        let Worker { engine, slots, .. } = &mut *self.worker;
+        (engine, &mut slots.at(self.at).engine)
     }
 
     async fn event(&mut self, command: u64, _restores: bool) -> (Option<EngineEvent>, bool) {
@@ -303,6 +303,6 @@ impl Executor for Request {
     }
 
     fn step_ended(&mut self, _stats: &PrefillStats, _done: &JobDone) {
-        self.worker.lanes.at(self.at).step_ended();
+        self.worker.slots.at(self.at).step_ended();
     }
 }

@@ -111,7 +111,7 @@ impl Running {
             side_by_side: setup.side_by_side,
             key: setup.key.map(Key::new),
             rules: setup.rules,
-            schema_checker: vec![env!("CARGO_BIN_EXE_sala-chat").into()],
+            program: vec![env!("CARGO_BIN_EXE_sala-chat").into()],
         })
         .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

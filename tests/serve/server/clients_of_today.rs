@@ -115,6 +115,21 @@ fn server_side_tools_are_dropped_and_namespaced_ones_work() {
         let reply = server.post(RESPONSES, &with(ask.clone(), "tool_choice", choice));
         assert_eq!(reply.error().2, "tool_choice", "{}", reply.body);
     }
+    // So is one among the allowed tools; the others may be called.
+    let allowed = |mode: &str, names: Value| {
+        let choice = json!({ "type": "allowed_tools", "mode": mode, "tools": names });
+        server.post(RESPONSES, &with(ask.clone(), "tool_choice", choice))
+    };
+    let function = json!({ "type": "function", "name": "f" });
+    let reply = allowed("required", json!([{ "type": "web_search" }, function]));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(reply.json()["output"][0]["name"], "f", "{}", reply.body);
+    assert!(header(&reply, "x-sala-ignored").unwrap().starts_with("tool_choice, tools[]"), "{}", reply.head);
+    let reply = allowed("auto", json!([{ "type": "web_search" }]));
+    assert_eq!((reply.status, &reply.json()["tool_choice"]), (200, &json!("none")), "{}", reply.body);
+    for names in [json!([]), json!([{ "type": "file_search" }]), json!([{ "type": "function", "name": "web" }])] {
+        assert_eq!(allowed("auto", names).status, 400);
+    }
     // What must be called has to be there.
     let must = json!({ "input": "hi", "tools": [{ "type": "web_search" }], "tool_choice": "required" });
     assert_eq!(server.post(RESPONSES, &must).error().2, "tool_choice");
@@ -351,12 +366,11 @@ fn anthropic_clients_continue_and_send_texts_as_documents() {
     let parts = json!({ "type": "content", "content": [{ "type": "text", "text": "The cat is called Bob." }] });
     assert_eq!(tokens(text.clone()), tokens(parts));
     assert!(tokens(text) > tokens(json!({ "type": "text", "media_type": "text/plain", "data": "" })));
-    let image =
-        json!({ "type": "document", "source": { "type": "base64", "media_type": "application/pdf", "data": "" } });
+    let image = json!({ "type": "document", "source": { "type": "base64", "media_type": "image/png", "data": "" } });
     let refused =
         server.post(MESSAGES, &json!({ "max_tokens": 2, "messages": [{ "role": "user", "content": [image] }] }));
     assert!(
-        refused.status == 400 && refused.body.contains("application/pdf: only text can be sent"),
+        refused.status == 400 && refused.body.contains("image/png: only text and PDF can be sent"),
         "{}",
         refused.body
     );

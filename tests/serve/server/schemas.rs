@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use sala_chat::runtime::Settings;
 use sala_chat::text::grammar::Grammar;
 use sala_chat::text::schema::{Checker, Unusable};
 use serde_json::{Map, Value, json};
 
-use crate::server::client::{Running, Setup};
+use crate::server::client::{Running, Setup, answers};
+use crate::server::support::text_model;
 use crate::server::{CHAT, question, with};
 
 fn ask(server: &Running, schema: &Value) -> crate::server::client::Reply {
@@ -119,4 +121,15 @@ fn a_passed_schema_is_cached_and_a_failed_trial_is_not() {
         let untried = broken.check(&grammar("one"));
         assert!(matches!(&untried, Err(Unusable::Untried(why)) if why.contains("cannot be tried")), "{untried:?}");
     }
+}
+
+#[test]
+fn an_object_without_an_end_ends_at_the_default_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = answers(text_model(None), &format!("{{\"a{}", " b".repeat(9_000)));
+    let server = Running::start(dir.path(), Setup { script, ..Setup::default() });
+    let reply = server.post(CHAT, &with(question("Hi"), "response_format", json!({ "type": "json_object" }))).json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    assert_eq!(reply["usage"]["completion_tokens"], Settings::default().max_tokens);
+    server.end();
 }
