@@ -17,9 +17,9 @@ impl State {
     }
 
     pub fn on_engine(&mut self, mut event: EngineEvent) {
-        let owner = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
+        let owner = event.id_mut().and_then(|id| self.here.other(|other| other.wait.owns(*id)));
         if let Some(at) = owner {
-            return self.on_other(at, |state| state.on_engine_here(event));
+            return self.on(at, |state| state.on_engine_here(event));
         }
         // Events that concern every conversation.
         match &event {
@@ -34,7 +34,7 @@ impl State {
                 self.on_each_other(|wait| !own(wait), |state| state.engine_failed(fault));
             }
             EngineEvent::Evicted { sequence } => {
-                let conversations = self.others.iter_mut().chain([&mut self.here]);
+                let conversations = self.here.all.iter_mut();
                 return conversations.filter(|c| c.slot.sequence == *sequence).for_each(|c| c.slot.lose());
             }
             EngineEvent::Ready(_) => {

@@ -90,14 +90,13 @@ use crossbeam_channel::{Receiver, Sender};
 pub use crate::config::settings::Settings;
 use crate::config::settings::{Config, SaveStates};
 use crate::core::grouped;
-use crate::core::plain_words;
 use crate::engine::protocol::MAIN;
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
 pub use ask_all::no_document;
 use baton::{Baton, Running};
-use conversation::Conversation;
+use conversation::{Active, Conversation};
 pub use device_notes::DeviceNotes;
 pub use drafts::Input;
 use error::refused;
@@ -118,7 +117,7 @@ use requests::Inbox;
 use segments::Step;
 use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
-use task::Task;
+use task::Background;
 use tree::{Tree, first_words};
 use verb::{Verb, Wait, Wake, Wanted};
 
@@ -204,7 +203,7 @@ impl Out {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, plain_words(&text.into())));
+        self.report(Notice::note(level, text));
     }
 }
 
@@ -213,15 +212,13 @@ struct State {
     out: Out,
     engine: Engine,
     disk: Persistence,
-    /// The conversation that handles the present request or event: the one on screen, unless `off_screen`.
-    here: Conversation,
-    others: Vec<Conversation>,
+    here: Active,
+    /// The serial of the conversation on screen.
     screen: u64,
-    off_screen: bool,
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
     at_once: VecDeque<(u64, Running<Done>)>,
-    background: Vec<(Task, Running<Done>)>,
+    background: Vec<Background>,
     received: u64,
     acknowledged: u64,
     quitting: bool,
@@ -263,10 +260,8 @@ impl State {
             out,
             engine: Engine::new(o.engine, Renderer::new(o.text), o.stop, o.piece),
             disk,
-            here: Conversation::new(session, MAIN),
-            others: Vec::new(),
+            here: Active::new(Conversation::new(session, MAIN)),
             screen: 0,
-            off_screen: false,
             looking: None,
             baton: Baton::default(),
             at_once: VecDeque::new(),
@@ -314,7 +309,7 @@ impl State {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, plain_words(&text.into())));
+        self.report(Notice::note(level, text));
     }
 
     fn info(&self, text: impl Into<String>) {

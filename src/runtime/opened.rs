@@ -95,7 +95,7 @@ impl State {
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
-        if !self.off_screen {
+        if self.here.is_in_front() {
             self.screen = self.here.serial;
         }
         self.report_library();
@@ -103,7 +103,7 @@ impl State {
 
     /// Refuses to open another session for a conversation off screen: the one on screen must not change.
     pub fn leads_on_screen(&self) -> Done {
-        if self.off_screen {
+        if !self.here.is_in_front() {
             return refused("No other session was opened: you had left this one.");
         }
         Ok(())
@@ -111,7 +111,7 @@ impl State {
 
     pub fn opened(&self) -> Vec<OpenSession> {
         let name = |serial: u64| {
-            let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
+            let open = self.here.all.iter().filter(|other| other.apart.is_none());
             open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
         };
         let row = |s: &Slot| OpenSession { serial: s.serial, name: name(s.serial).unwrap_or_else(|| s.name.clone()) };

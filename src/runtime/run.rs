@@ -31,13 +31,6 @@ fn in_chat(error: &RuntimeError) -> String {
     format!("{first}{stop}")
 }
 
-#[derive(Clone, Copy)]
-enum Owner {
-    Here,
-    Other(usize),
-    Background(usize),
-}
-
 impl State {
     pub fn run(mut self: Box<State>) {
         self.greet();
@@ -62,21 +55,20 @@ impl State {
     }
 
     fn is_at_rest(&self) -> bool {
-        self.here.wait.is_idle() && self.background.is_empty() && self.others.iter().all(|other| other.wait.is_idle())
+        self.background.is_empty() && self.here.all.iter().all(|conversation| conversation.wait.is_idle())
     }
 
     /// Begins work that needs no event, in any conversation; false if there is none.
     fn advance(mut self: Box<State>) -> (Box<State>, bool) {
         self.tidy_conversations();
-        if let Some(running) = self.next_verb() {
-            return (self.resume_verb(running).settle(), true);
+        let next = self.next_verb().map(|running| (None, running)).or_else(|| {
+            let all = 0..self.here.all.len();
+            all.into_iter().find_map(|at| Some((Some(at), self.on(at, State::next_verb)?)))
+        });
+        match next {
+            Some((at, running)) => (self.run_in(at, running, State::resume_verb).settle(), true),
+            None => (self, false),
         }
-        for at in 0..self.others.len() {
-            if let Some(running) = self.on_other(at, State::next_verb) {
-                return (self.run_in(Some(at), running, State::resume_verb).settle(), true);
-            }
-        }
-        (self, false)
     }
 
     /// The verb of `here` that can continue or begin.
@@ -118,13 +110,9 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return self.on_request(request);
         }
-        let here = self.here.wait.background().map(|task| (Owner::Here, task));
-        let others = self.others.iter().enumerate();
-        let others = others.filter_map(|(at, other)| Some((Owner::Other(at), other.wait.background()?)));
-        let background = self.background.iter().enumerate().map(|(at, (task, _))| (Owner::Background(at), task));
-        let tasks =
-            here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, task.progress.clone()));
-        let tasks: Vec<(Owner, Receiver<String>)> = tasks.collect();
+        let background = self.background.iter().map(|background| &background.task);
+        let tasks = self.here.all.iter().filter_map(|conversation| conversation.wait.task()).chain(background);
+        let tasks: Vec<Receiver<String>> = tasks.map(|task| task.progress.clone()).collect();
         // Clones, as the handlers change the state.
         let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
         let (saves, looks) = (self.disk.events.clone(), self.follows.looks.clone());
@@ -133,7 +121,7 @@ impl State {
         let engine = waits.recv(&events);
         let save = waits.recv(&saves);
         let look = waits.recv(&looks);
-        for (_, progress) in &tasks {
+        for progress in &tasks {
             waits.recv(progress);
         }
         let ready = match self.deadline() {
@@ -162,20 +150,15 @@ impl State {
                 looked.into_iter().for_each(|(serial, look)| self.on_look(serial, look));
             }
             at => {
-                let Some((owner, progress)) = tasks.get(at - look - 1) else { return };
-                // `None` at its end.
-                let (owner, progress) = (*owner, ready.recv(progress).ok());
-                match owner {
-                    Owner::Here => self.on_task(progress),
-                    Owner::Other(at) => self.on_other(at, |state| state.on_task(progress)),
-                    Owner::Background(at) => self.on_background_task(at, progress),
-                }
+                let Some(channel) = tasks.get(at - look - 1) else { return };
+                let progress = ready.recv(channel).ok();
+                self.on_task(channel, progress);
             }
         }
     }
 
     fn on_deadline(&mut self) {
-        self.background.retain(|(task, _)| !task.is_given_up());
+        self.background.retain(|background| !background.task.is_given_up());
         self.on_tick();
         let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
         self.on_each_other(due, State::on_tick);
@@ -193,7 +176,7 @@ impl State {
             self.here.typed = None;
             self.shelve_what_is_read();
             // Off screen the end is shown after the last request.
-            if !self.off_screen || self.here.queue.is_empty() {
+            if self.here.is_in_front() || self.here.queue.is_empty() {
                 self.idle();
             }
         }
@@ -201,7 +184,11 @@ impl State {
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub fn idle(&mut self) {
-        let task = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
+        let task = self
+            .background
+            .last()
+            .filter(|_| self.here.is_in_front())
+            .map(|background| background.task.in_background());
         self.activity(match (&self.engine.state, task) {
             (_, Some(task)) => task,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
@@ -288,9 +275,9 @@ impl State {
         self.quitting = true;
         self.stop();
         self.on_each_other(|_| true, State::stop);
-        self.background.iter_mut().for_each(|(task, _)| task.leave());
-        for conversation in self.others.iter_mut().chain([&mut self.here]) {
-            if let Wait::Background(task) = &mut conversation.wait {
+        self.background.iter_mut().for_each(|background| background.task.leave());
+        for conversation in &mut self.here.all {
+            if let Wait::Thread(task) = &mut conversation.wait {
                 task.leave();
             }
         }
@@ -299,8 +286,8 @@ impl State {
     pub fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
-        if !self.off_screen && self.here.wait.rests() {
-            self.background.iter().for_each(|(task, _)| task.stop());
+        if self.here.is_in_front() && self.here.wait.rests() {
+            self.background.iter().for_each(|background| background.task.stop());
             if !self.background.is_empty() {
                 self.show_rest();
             }
@@ -309,7 +296,7 @@ impl State {
             return;
         }
         match &self.here.wait {
-            Wait::Background(task) => {
+            Wait::Thread(task) => {
                 task.stop();
                 let shown = task.activity();
                 self.activity(shown);
@@ -341,7 +328,7 @@ impl State {
     fn on_tick(&mut self) {
         match &self.here.wait {
             Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
-            Wait::Background(task) if task.is_given_up() => self.wake(Wake::Stopped),
+            Wait::Thread(task) if task.is_given_up() => self.wake(Wake::Stopped),
             Wait::Engine { until, .. } if Instant::now() >= *until => self.wake(Wake::Tick),
             _ => {}
         }

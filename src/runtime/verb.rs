@@ -46,7 +46,7 @@ pub(super) enum Wait {
         wanted: Wanted,
         until: Instant,
     },
-    Background(Task),
+    Thread(Task),
     Question {
         id: u64,
         notice: Box<Notice>,
@@ -87,7 +87,7 @@ impl Wait {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Wait::Idle | Wait::Turn | Wait::Model | Wait::Question { .. } => None,
-            Wait::Background(task) => task.until,
+            Wait::Thread(task) => task.until,
             Wait::Saved { until, .. } | Wait::Engine { until, .. } => Some(*until),
         }
     }
@@ -96,9 +96,9 @@ impl Wait {
         matches!(self, Wait::Engine { commands, .. } if commands.contains(&command))
     }
 
-    pub(super) fn background(&self) -> Option<&Task> {
+    pub(super) fn task(&self) -> Option<&Task> {
         match self {
-            Wait::Background(task) => Some(task),
+            Wait::Thread(task) => Some(task),
             _ => None,
         }
     }
@@ -172,10 +172,10 @@ impl Verb {
         self.next_question += 1;
         let id = self.next_question;
         let before = self.here.activity.clone();
-        match self.off_screen {
+        match self.here.is_in_front() {
+            true => self.activity(Activity::Idle),
             // Off screen only the question is reported, not an end of work.
-            true => self.here.activity = Activity::Idle,
-            false => self.activity(Activity::Idle),
+            false => self.here.activity = Activity::Idle,
         }
         let notice = Box::new(notice(id));
         self.report((*notice).clone());
@@ -203,26 +203,20 @@ impl State {
         self.here.wait = Wait::Idle;
         let (mut state, polled) = running.poll(&baton, self);
         match polled {
-            Poll::Pending => state.waits(running),
+            Poll::Pending => state.here.verb = Some(running),
             Poll::Ready(done) => state.after(done),
         }
         state
     }
 
-    /// Runs a verb that waits at most for another thread, while the conversation's own verb waits.
-    fn run_at_once(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+    /// Runs a verb that waits for nothing, while the conversation's own verb waits.
+    fn run_at_once(self: Box<State>, mut running: Running<Done>) -> Box<State> {
         let baton = self.baton.clone();
-        let own = (std::mem::take(&mut self.here.wait), self.here.wake.take());
         let (mut state, polled) = running.poll(&baton, self);
-        let wait = std::mem::replace(&mut state.here.wait, own.0);
-        state.here.wake = own.1;
-        match (polled, wait) {
-            (Poll::Ready(Ok(())), _) => {}
-            (Poll::Ready(Err(e)), _) => state.failed(&e),
-            (Poll::Pending, Wait::Background(task)) => state.background.push((task, running)),
-            (Poll::Pending, _) => {
-                state.note(Level::Error, "internal error: a request waits for something while another verb runs");
-            }
+        match polled {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(e)) => state.failed(&e),
+            Poll::Pending => state.note(Level::Error, "internal error: a request waits while another verb runs"),
         }
         state
     }
@@ -236,35 +230,25 @@ impl State {
                 self.show_rest();
                 continue;
             }
-            let at = match self.others.iter().position(|other| other.wake.is_some()) {
-                _ if self.here.wake.is_some() => None,
-                None => return self,
-                at => at,
-            };
-            let conversation = match at {
-                Some(at) => &mut self.others[at],
-                None => &mut self.here,
-            };
+            let Some(at) = self.here.woken() else { return self };
+            let conversation = &mut self.here.all[at];
             match conversation.verb.take() {
-                Some(running) => self = self.run_in(at, running, State::resume_verb),
+                Some(running) => self = self.run_in(Some(at), running, State::resume_verb),
                 None => conversation.wake = None,
             }
         }
     }
 
-    /// Runs a verb in `here` or in another conversation.
+    /// Runs a verb in a conversation; `None`: in the one in front.
     pub fn run_in(
         mut self: Box<State>,
         at: Option<usize>,
         running: Running<Done>,
         run: fn(Box<State>, Running<Done>) -> Box<State>,
     ) -> Box<State> {
-        let Some(at) = at else { return run(self, running) };
-        self.exchange(at);
-        self.off_screen = true;
+        self.here.enter(at);
         self = run(self, running);
-        self.off_screen = false;
-        self.exchange(at);
+        self.here.enter(None);
         self
     }
 
