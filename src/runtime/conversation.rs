@@ -108,6 +108,10 @@ impl Active {
         self.all.iter().enumerate().filter(|(at, _)| *at != self.at)
     }
 
+    pub(super) fn front_first(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.front).chain((0..self.all.len()).filter(|at| *at != self.front))
+    }
+
     /// Another conversation than the present one.
     pub(super) fn other(&self, is: impl Fn(&Conversation) -> bool) -> Option<usize> {
         self.others().find(|(_, other)| is(other)).map(|(at, _)| at)
@@ -117,12 +121,6 @@ impl Active {
         self.at -= usize::from(self.at > at);
         self.front -= usize::from(self.front > at);
         self.all.remove(at)
-    }
-
-    /// The first waiting verb whose wait has ended, in front if there is one.
-    pub(super) fn woken(&self) -> Option<usize> {
-        let woken = |at: &usize| self.all.get(*at).is_some_and(|c| c.wake.is_some());
-        Some(self.front).filter(woken).or_else(|| (0..self.all.len()).find(woken))
     }
 }
 
@@ -178,9 +176,10 @@ impl State {
         let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
         match wanted {
             // Its last work ended a moment ago, and the interface holds more input for it.
+            WhileBusy::Runs => return wanted,
             WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => {}
             _ if idle => return WhileBusy::Waits,
-            WhileBusy::Waits | WhileBusy::Runs => return wanted,
+            WhileBusy::Waits => return wanted,
             WhileBusy::Leaves | WhileBusy::Apart => {}
         }
         // One-shot requests keep their order. A conversation that was left, or is not in the list yet, cannot be left.

@@ -26,7 +26,7 @@
 //! | `sessions`, `resume`, `opened`, `drafts`, `title` | sessions: opened, left, listed, named; unsent input |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
 //! | `ask_all`, `when`, `why`, `look`, `sources` | one question to many documents or places; the attention of an answer, and its quotes |
-//! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
+//! | `meters`, `pages`, `export` | numbers, pages, `/export` and `/import` |
 //!
 //! # Invariants
 //!
@@ -42,7 +42,6 @@ mod ask;
 mod ask_all;
 pub mod baton;
 mod conversation;
-mod device_notes;
 mod drafts;
 mod engine_events;
 mod error;
@@ -97,7 +96,6 @@ pub use ask::fresh_seed;
 pub use ask_all::no_document;
 use baton::{Baton, Running};
 use conversation::{Active, Conversation};
-pub use device_notes::DeviceNotes;
 pub use drafts::Input;
 use error::refused;
 pub(crate) use error::{Done, RuntimeError};
@@ -138,6 +136,15 @@ pub enum Attendance {
     Present,
     /// One-shot use: the runtime takes the first choice.
     Absent,
+}
+
+/// Which notes about the device are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceNotes {
+    None,
+    All,
+    /// Those that are new in this data directory.
+    New,
 }
 
 #[derive(Debug)]

@@ -31,12 +31,13 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|s| s.serial == serial)
+    /// The session of a serial; without a row, `Some(None)`.
+    pub(super) fn id_of(&self, serial: u64) -> Option<Option<SessionId>> {
+        self.slots.iter().find(|s| s.serial == serial).map(|s| s.id)
     }
 
-    fn name(&mut self, id: SessionId, name: &str) {
-        self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
+    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|s| s.serial == serial)
     }
 
     pub(super) fn note(&mut self, session: &Session) {
@@ -63,10 +64,6 @@ impl Opened {
 
     pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
-    }
-
-    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Option<SessionId>)> {
-        self.slots.iter().map(|s| (s.serial, s.id))
     }
 
     pub(super) fn has(&self, id: SessionId) -> bool {
@@ -125,7 +122,7 @@ impl State {
             return;
         }
         for (id, name) in names {
-            self.opened.name(id, &name);
+            self.opened.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name.clone_from(&name));
             self.in_session(|session| session.id == Some(id), |runtime| runtime.here.name = name);
         }
         let opened = self.opened();
@@ -140,16 +137,13 @@ impl State {
     pub fn open_empty(&mut self, session: Session) {
         self.open_in_place(session, None);
         self.here.resume_pending = false;
-        self.here.warned = 0;
         let state = match &self.disk.shown {
             SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) => SaveState::Empty,
             state => state.clone(),
         };
         self.disk.show_anew(state);
-        self.forget_speeds();
         self.show_session();
-        self.here.meters.checkpoints = 0;
-        self.begin_position(0);
+        self.begin_meters(0);
     }
 }
 

@@ -3,15 +3,14 @@
 
 mod ends;
 
-use std::time::Instant;
-
 use crossbeam_channel::{Receiver, Select, never};
 
 use super::baton::Running;
 use super::link::EngineState;
 use super::sessions::LISTED;
+use super::task::Task;
 use super::verb::verb;
-use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
+use super::{Activity, Attendance, Conversation, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::help::sentence;
 use crate::config::commands::{WhileBusy, line_of};
 use crate::store::{SaveEvent, SessionFilter, StoreError};
@@ -61,12 +60,9 @@ impl State {
     /// Begins work that needs no event, in any conversation; false if there is none.
     fn advance(mut self: Box<State>) -> (Box<State>, bool) {
         self.tidy_conversations();
-        let next = self.next_verb().map(|running| (None, running)).or_else(|| {
-            let all = 0..self.here.all.len();
-            all.into_iter().find_map(|at| Some((Some(at), self.on(at, State::next_verb)?)))
-        });
-        match next {
-            Some((at, running)) => (self.run_in(at, running, State::resume_verb).settle(), true),
+        let all: Vec<usize> = self.here.front_first().collect();
+        match all.into_iter().find_map(|at| Some((at, self.on(at, State::next_verb)?))) {
+            Some((at, running)) => (self.run_in(Some(at), running, State::resume_verb).settle(), true),
             None => (self, false),
         }
     }
@@ -159,9 +155,8 @@ impl State {
 
     fn on_deadline(&mut self) {
         self.background.retain(|background| !background.task.is_given_up());
-        self.on_tick();
-        let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
-        self.on_each_other(due, State::on_tick);
+        let given_up = |c: &&mut Conversation| c.wait.task().is_some_and(Task::is_given_up);
+        self.here.all.iter_mut().filter(given_up).for_each(|c| c.wake = Some(Wake::Stopped));
     }
 
     pub fn after(&mut self, done: Done) {
@@ -228,23 +223,14 @@ impl State {
 
     fn on_request(&mut self, request: Request) {
         self.received += 1;
-        let done = match request {
+        match request {
             // A one-shot run ends after all requests before it.
-            Request::Quit if self.attendance == Attendance::Absent => return self.here.queue.push_back(Request::Quit),
+            Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // In one-shot use, a stop ends the run.
-            Request::Stop if !self.one_shot => return self.stop(),
-            Request::Stop | Request::Quit => return self.quit(),
-            Request::LeaveQueued(request) => return self.in_turn(*request, true),
-            Request::StopAside => self.end_aside(),
-            Request::Choose { question, key } => self.choose(question, key),
-            Request::ChooseFiles { question, files } => self.choose_files(question, files),
-            Request::There { serial, request } => self.queued_there(serial, request),
-            Request::Remember(text) => self.remember(text),
-            Request::Draft { serial, text } => self.draft_changed(serial, text),
-            request => return self.in_turn(request, false),
-        };
-        if let Err(e) = done {
-            self.failed(&e);
+            Request::Stop if !self.one_shot => self.stop(),
+            Request::Stop | Request::Quit => self.quit(),
+            Request::LeaveQueued(request) => self.in_turn(*request, true),
+            request => self.in_turn(request, false),
         }
     }
 
@@ -310,27 +296,10 @@ impl State {
 
     fn on_save(&mut self, event: SaveEvent) {
         let kept = self.disk.on_event(event);
-        self.saved();
-        self.on_each_other(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // The marks of kept state have changed.
         if kept && self.here.wait.rests() {
             self.show_tree();
             self.report_library();
-        }
-    }
-
-    fn saved(&mut self) {
-        if matches!(self.here.wait, Wait::Saved { wanted, .. } if self.disk.has(wanted)) {
-            self.wake(Wake::Go);
-        }
-    }
-
-    fn on_tick(&mut self) {
-        match &self.here.wait {
-            Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
-            Wait::Thread(task) if task.is_given_up() => self.wake(Wake::Stopped),
-            Wait::Engine { until, .. } if Instant::now() >= *until => self.wake(Wake::Tick),
-            _ => {}
         }
     }
 }

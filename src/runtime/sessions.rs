@@ -7,10 +7,8 @@ use super::task::Doing;
 use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
-use crate::store::{
-    Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
-};
+use crate::runtime::protocol::{SessionRow, SessionView, TreeView};
+use crate::store::{Change, FOLDER, LAST, NewSession, ONCE, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 
 pub(super) const LISTED: usize = 10_000;
 const HITS: usize = 200;
@@ -259,16 +257,9 @@ impl State {
     pub fn search(&mut self, query: String) -> Done {
         let store = Arc::clone(&self.disk.store);
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        let row = |h: SearchHit| SearchRow {
-            session: h.name,
-            message: h.message,
-            number: h.number,
-            snippet: h.snippet,
-            created_ms: h.created_ms,
-        };
         let search = move |doing: &Doing| {
-            let hits = doing.watched(indexed, |watch| store.search(&query, HITS, watch))?;
-            Ok(Notice::Found { query, rows: hits.into_iter().map(row).collect() })
+            let rows = doing.watched(indexed, |watch| store.search(&query, HITS, watch))?;
+            Ok(Notice::Found { query, rows })
         };
         self.in_background("searching".into(), "The search failed unexpectedly.", search)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::baton::{Baton, Held, Running};
 use super::executor::Executor;
 use super::task::Task;
-use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
+use super::{Activity, Attendance, Choice, Conversation, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
@@ -73,12 +73,11 @@ pub(super) enum Work {
 
 #[derive(Debug)]
 pub(super) enum Wake {
+    /// What it waited for is there, or the time is over.
     Go,
     Stopped,
     Answer(Answer),
     Engine(EngineEvent),
-    /// The time to save and to refresh numbers.
-    Tick,
     ShownAgain,
 }
 
@@ -230,13 +229,24 @@ impl State {
                 self.show_rest();
                 continue;
             }
-            let Some(at) = self.here.woken() else { return self };
+            let Some(at) = self.woken() else { return self };
             let conversation = &mut self.here.all[at];
             match conversation.verb.take() {
                 Some(running) => self = self.run_in(Some(at), running, State::resume_verb),
                 None => conversation.wake = None,
             }
         }
+    }
+
+    /// A conversation whose wait has ended; the one in front is the first.
+    fn woken(&self) -> Option<usize> {
+        let is_over = |wait: &Wait| match wait {
+            Wait::Saved { wanted, until } => self.disk.has(*wanted) || Instant::now() >= *until,
+            Wait::Engine { until, .. } => Instant::now() >= *until,
+            _ => false,
+        };
+        let ended = |c: &Conversation| c.wake.is_some() || c.verb.is_some() && is_over(&c.wait);
+        self.here.front_first().find(|at| ended(&self.here.all[*at]))
     }
 
     /// Runs a verb in a conversation; `None`: in the one in front.
