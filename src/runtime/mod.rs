@@ -94,7 +94,7 @@ use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
 pub use ask_all::no_document;
-use baton::{Baton, Running};
+use baton::Baton;
 use conversation::{Active, Conversation};
 pub use drafts::Input;
 use error::refused;
@@ -224,7 +224,6 @@ struct State {
     screen: u64,
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
-    at_once: VecDeque<(u64, Running<Done>)>,
     background: Vec<Background>,
     received: u64,
     acknowledged: u64,
@@ -271,7 +270,6 @@ impl State {
             screen: 0,
             looking: None,
             baton: Baton::default(),
-            at_once: VecDeque::new(),
             background: Vec::new(),
             received: 0,
             acknowledged: 0,

@@ -34,7 +34,7 @@ impl State {
     pub fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
-        self = self.resume_verb(first).settle();
+        self = self.resume_verb(0, first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Requests that arrived during the last step are handled first, so that a stop never applies to a step
@@ -62,7 +62,7 @@ impl State {
         self.tidy_conversations();
         let all: Vec<usize> = self.here.front_first().collect();
         match all.into_iter().find_map(|at| Some((at, self.on(at, State::next_verb)?))) {
-            Some((at, running)) => (self.run_in(Some(at), running, State::resume_verb).settle(), true),
+            Some((at, running)) => (self.resume_verb(at, running).settle(), true),
             None => (self, false),
         }
     }
@@ -246,10 +246,7 @@ impl State {
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                WhileBusy::Runs => {
-                    let running = verb(&self.baton, async move |v| v.carry_out(r).await);
-                    self.at_once.push_back((self.here.serial, running));
-                }
+                WhileBusy::Runs => self.serve(r).unwrap_or_else(|e| self.failed(&e)),
                 WhileBusy::Waits => self.here.queue.push_back(r),
                 WhileBusy::Leaves => self.leave(r),
                 WhileBusy::Apart => self.set_apart(r),

@@ -196,46 +196,29 @@ pub(super) fn verb(baton: &Baton<State>, body: impl AsyncFnOnce(&mut Verb) -> Do
 }
 
 impl State {
-    /// Runs a verb of `here` up to its next wait or its end.
-    pub fn resume_verb(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+    /// Runs a verb of a conversation up to its next wait or its end.
+    pub fn resume_verb(mut self: Box<State>, at: usize, mut running: Running<Done>) -> Box<State> {
         let baton = self.baton.clone();
+        self.here.enter(Some(at));
         self.here.wait = Wait::Idle;
         let (mut state, polled) = running.poll(&baton, self);
         match polled {
             Poll::Pending => state.here.verb = Some(running),
             Poll::Ready(done) => state.after(done),
         }
-        state
-    }
-
-    /// Runs a verb that waits for nothing, while the conversation's own verb waits.
-    fn run_at_once(self: Box<State>, mut running: Running<Done>) -> Box<State> {
-        let baton = self.baton.clone();
-        let (mut state, polled) = running.poll(&baton, self);
-        match polled {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(e)) => state.failed(&e),
-            Poll::Pending => state.note(Level::Error, "internal error: a request waits while another verb runs"),
-        }
+        state.here.enter(None);
         state
     }
 
     /// Resumes all verbs at the end of their wait.
     pub fn settle(mut self: Box<State>) -> Box<State> {
-        loop {
-            if let Some((serial, running)) = self.at_once.pop_front() {
-                let at = self.at_work(|session| session.serial == serial);
-                self = self.run_in(at, running, State::run_at_once);
-                self.show_rest();
-                continue;
-            }
-            let Some(at) = self.woken() else { return self };
-            let conversation = &mut self.here.all[at];
-            match conversation.verb.take() {
-                Some(running) => self = self.run_in(Some(at), running, State::resume_verb),
-                None => conversation.wake = None,
+        while let Some(at) = self.woken() {
+            match self.here.all[at].verb.take() {
+                Some(running) => self = self.resume_verb(at, running),
+                None => self.here.all[at].wake = None,
             }
         }
+        self
     }
 
     /// A conversation whose wait has ended; the one in front is the first.
@@ -247,19 +230,6 @@ impl State {
         };
         let ended = |c: &Conversation| c.wake.is_some() || c.verb.is_some() && is_over(&c.wait);
         self.here.front_first().find(|at| ended(&self.here.all[*at]))
-    }
-
-    /// Runs a verb in a conversation; `None`: in the one in front.
-    pub fn run_in(
-        mut self: Box<State>,
-        at: Option<usize>,
-        running: Running<Done>,
-        run: fn(Box<State>, Running<Done>) -> Box<State>,
-    ) -> Box<State> {
-        self.here.enter(at);
-        self = run(self, running);
-        self.here.enter(None);
-        self
     }
 
     pub fn wake(&mut self, wake: Wake) {

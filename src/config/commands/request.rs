@@ -50,7 +50,7 @@ macro_rules! requests {
         $with! {
             Ask(text: String), Waits => ask.await;
             AskForSeveral { text: String, count: u64 }, Waits => ask_for_several.await;
-            Stop, Waits => end_unattended;
+            Stop, Waits => end;
             /// Answer to a question of the runtime: the key of the chosen option.
             Choose { question: u64, key: char }, Runs => choose;
             /// Answer to the plan of a load: indices of the files to load, in order.
