@@ -259,8 +259,8 @@ pub fn runtime(
         presets: Some(context.dirs.presets()),
         overrides,
         device_notes: match attendance == Attendance::Present || context.shows_progress() {
-            true => DeviceNotes::Once(context.dirs.state.join("told")),
-            false => DeviceNotes::Unsaid,
+            true => DeviceNotes::New,
+            false => DeviceNotes::None,
         },
     })
     .map_err(no_thread)?;

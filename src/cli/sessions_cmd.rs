@@ -10,10 +10,10 @@ use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
 use crate::core::{bytes, counted};
-use crate::runtime::protocol::{ExportFormat, SessionRow};
+use crate::runtime::protocol::{ExportFormat, SearchRow, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
-use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::store::{LAST, Overwrite, Scope, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::tui::cells::{ellipsis, fit, width as cells};
 use crate::tui::entry::grouped;
 
@@ -195,9 +195,9 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     context.result(|| json!({ "trashed": names, "days": days }), text)
 }
 
-fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
-    let (column, names) = name_column(hits.iter().map(|h| h.name.as_str()), width);
-    let line = |(h, name): (&SearchHit, &String)| {
+fn found(hits: &[SearchRow], width: Option<usize>) -> Vec<String> {
+    let (column, names) = name_column(hits.iter().map(|h| h.session.as_str()), width);
+    let line = |(h, name): (&SearchRow, &String)| {
         format!("{} #{}  {}", ellipsis(name, column), h.number, first_words(&h.snippet, 100))
     };
     hits.iter().zip(&names).map(line).collect()
@@ -211,9 +211,9 @@ pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
     let mut hits = store.search(query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
-    let hit = |h: &SearchHit| {
+    let hit = |h: &SearchRow| {
         json!({
-            "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
+            "session": h.session, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
         })
     };
     // As grep: no hit is exit code 1 and nothing on standard output.
@@ -286,19 +286,18 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::transcript::{MessageId, SessionId};
+    use crate::core::transcript::MessageId;
 
     #[test]
     fn names_of_hits_are_cut_on_a_terminal_alone() {
-        let hit = SearchHit {
-            session: SessionId(1),
-            name: "n".repeat(200),
+        let hit = SearchRow {
+            session: "n".repeat(200),
             message: MessageId(1),
             number: 3,
             snippet: "a [needle] in it".into(),
             created_ms: 0,
         };
-        let hits = [SearchHit { name: "short".into(), ..hit.clone() }, hit];
+        let hits = [SearchRow { session: "short".into(), ..hit.clone() }, hit];
         assert_eq!(
             found(&hits, Some(80)),
             ["short #3  a [needle] in it".to_owned(), format!("{}... #3  a [needle] in it", "n".repeat(37)),]

@@ -1,9 +1,9 @@
 //! A conversation with all its state, and the list of active conversations.
 //!
-//! [`State::here`] is the conversation that handles the present request or event, usually the one on screen;
-//! [`State::others`] work off screen. [`State::on_other`] exchanges one of those with `here` while it handles an event.
-//! A conversation that the user leaves during work keeps its engine slot until all its requests are done; then it is
-//! dropped, as its text and state are on disk.
+//! [`State::here`] is that list, and dereferences to the conversation that handles the present request or event: the one
+//! in front, which receives the user's requests, unless [`State::on`] works in another one. A conversation that the user
+//! leaves during work keeps its engine slot until all its requests are done; then it is dropped, as its text and state
+//! are on disk.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -65,6 +65,65 @@ impl DerefMut for Conversation {
     }
 }
 
+/// The active conversations; see the module.
+pub(super) struct Active {
+    pub(super) all: Vec<Conversation>,
+    at: usize,
+    front: usize,
+}
+
+impl Deref for Active {
+    type Target = Conversation;
+
+    fn deref(&self) -> &Conversation {
+        &self.all[self.at]
+    }
+}
+
+impl DerefMut for Active {
+    fn deref_mut(&mut self) -> &mut Conversation {
+        &mut self.all[self.at]
+    }
+}
+
+impl Active {
+    pub(super) fn new(first: Conversation) -> Active {
+        Active { all: vec![first], at: 0, front: 0 }
+    }
+
+    pub(super) fn is_in_front(&self) -> bool {
+        self.at == self.front
+    }
+
+    /// Works in another conversation from now on; `None`: in the one in front. Returns the one before.
+    pub(super) fn enter(&mut self, at: Option<usize>) -> usize {
+        std::mem::replace(&mut self.at, at.unwrap_or(self.front))
+    }
+
+    fn bring_to_front(&mut self, at: usize) {
+        (self.at, self.front) = (at, at);
+    }
+
+    pub(super) fn others(&self) -> impl Iterator<Item = (usize, &Conversation)> {
+        self.all.iter().enumerate().filter(|(at, _)| *at != self.at)
+    }
+
+    pub(super) fn front_first(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.front).chain((0..self.all.len()).filter(|at| *at != self.front))
+    }
+
+    /// Another conversation than the present one.
+    pub(super) fn other(&self, is: impl Fn(&Conversation) -> bool) -> Option<usize> {
+        self.others().find(|(_, other)| is(other)).map(|(at, _)| at)
+    }
+
+    fn remove(&mut self, at: usize) -> Conversation {
+        self.at -= usize::from(self.at > at);
+        self.front -= usize::from(self.front > at);
+        self.all.remove(at)
+    }
+}
+
 impl Conversation {
     pub(super) fn new(session: Session, sequence: SequenceId) -> Conversation {
         Conversation { session, slot: Slot::of(sequence), ..Conversation::default() }
@@ -76,42 +135,40 @@ impl Conversation {
 }
 
 impl State {
-    pub fn exchange(&mut self, at: usize) {
-        let Some(other) = self.others.get_mut(at) else { return };
-        std::mem::swap(&mut self.here, other);
-    }
-
-    pub fn on_other<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
-        self.exchange(at);
-        self.off_screen = true;
+    pub fn on<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+        let before = self.here.enter(Some(at));
         let result = work(self);
-        self.off_screen = false;
-        self.exchange(at);
+        self.here.enter(Some(before));
         result
     }
 
     pub fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
-        for at in 0..self.others.len() {
-            if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
-                self.on_other(at, &mut work);
-            }
-        }
+        let picked: Vec<usize> =
+            self.here.others().filter(|(_, other)| picked(&other.wait)).map(|(at, _)| at).collect();
+        picked.into_iter().for_each(|at| self.on(at, &mut work));
     }
 
+    /// Another active conversation than the present one.
     pub fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
-        self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
+        self.here.other(|other| other.apart.is_none() && is(&other.session))
     }
 
     /// Works in the conversation of a session, on screen or off; `None` if it is closed.
     pub fn in_session<T>(&mut self, is: impl Fn(&Session) -> bool, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         match self.at_work(&is) {
-            Some(at) => Some(self.on_other(at, work)),
+            Some(at) => Some(self.on(at, work)),
             None => is(&self.here.session).then(|| work(self)),
         }
     }
 
     pub fn engine_is_free(&self) -> bool {
-        self.engine.is_live() && self.engine.free_slots() > 0 && self.others.iter().all(|other| other.wait.is_idle())
+        self.engine.is_live()
+            && self.engine.free_slots() > 0
+            && self.here.others().all(|(_, other)| other.wait.is_idle())
+    }
+
+    fn aside_of(&self, serial: u64) -> Option<usize> {
+        self.here.other(|other| other.apart.is_some() && other.serial == serial)
     }
 
     /// What a request does now; [`WhileBusy::Waits`] if it is queued.
@@ -119,13 +176,15 @@ impl State {
         let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
         match wanted {
             // Its last work ended a moment ago, and the interface holds more input for it.
+            WhileBusy::Runs => return wanted,
             WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => {}
             _ if idle => return WhileBusy::Waits,
-            WhileBusy::Waits | WhileBusy::Runs => return wanted,
+            WhileBusy::Waits => return wanted,
             WhileBusy::Leaves | WhileBusy::Apart => {}
         }
-        // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
-        if self.attendance == Attendance::Absent || self.quitting || self.here.serial == 0 {
+        // One-shot requests keep their order. A conversation that was left, or is not in the list yet, cannot be left.
+        let can_be_left = self.here.is_in_front() && self.here.serial != 0;
+        if self.attendance == Attendance::Absent || self.quitting || !can_be_left {
             return WhileBusy::Waits;
         }
         let why = match (self.engine.slots(), self.engine.free_slots()) {
@@ -146,8 +205,8 @@ impl State {
         // The screen shows this activity until the new conversation replaces the current one; then any other activity
         // is a change.
         let activity = Activity::Busy { what: "opening".into() };
-        self.others.push(Conversation { activity, ..Conversation::new(session, sequence) });
-        self.exchange(self.others.len().saturating_sub(1));
+        self.here.all.push(Conversation { activity, ..Conversation::new(session, sequence) });
+        self.here.bring_to_front(self.here.all.len() - 1);
         self.here.queue.push_back(request);
     }
 
@@ -174,7 +233,7 @@ impl State {
 
     pub fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
-        if self.others.iter().any(|other| other.apart.is_some() && other.serial == self.here.serial) {
+        if self.aside_of(self.here.serial).is_some() {
             return self.warn("One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
@@ -203,13 +262,12 @@ impl State {
         let mut other = Conversation::new(session, sequence);
         other.queue.push_back(Request::Aside(question.clone()));
         other.apart = Some(Apart { question, put_off: None, waits: false });
-        self.others.push(other);
+        self.here.all.push(other);
     }
 
     pub fn end_aside(&mut self) -> Done {
-        let serial = self.here.serial;
-        match self.others.iter().position(|other| other.apart.is_some() && other.serial == serial) {
-            Some(at) => self.on_other(at, State::stop),
+        match self.aside_of(self.here.serial) {
+            Some(at) => self.on(at, State::stop),
             None => self.stop(),
         }
         Ok(())
@@ -218,12 +276,13 @@ impl State {
     /// Shows a conversation that worked off screen. The previous one continues off screen or is dropped.
     pub fn take_up(&mut self, at: usize) {
         self.opened.note(&self.here.session);
-        self.exchange(at);
+        let left = self.here.enter(Some(at));
+        self.here.bring_to_front(at);
         self.screen = self.here.serial;
         // The interface holds the rest of its input and shows it now.
         self.here.promised = false;
-        if self.others.get(at).is_some_and(Conversation::is_done) {
-            let left = self.others.remove(at);
+        if self.here.all.get(left).is_some_and(Conversation::is_done) {
+            let left = self.here.remove(left);
             self.put_away(left, self.opened.keeps_empty);
         }
         self.show_all_again();
@@ -251,14 +310,13 @@ impl State {
         let led_nowhere = self.here.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
         if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
-            self.exchange(at);
+            self.here.bring_to_front(at);
             self.show_meters();
             self.report(Notice::Activity(self.here.activity.clone()));
         }
-        while let Some(at) =
-            self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
-        {
-            let other = self.others.remove(at);
+        let is_over = |c: &Conversation| c.is_done() && (c.apart.is_some() || c.serial != screen);
+        while let Some(at) = self.here.other(is_over) {
+            let other = self.here.remove(at);
             self.put_away(other, true);
         }
     }
@@ -281,7 +339,7 @@ impl State {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
-        waits.chain(self.background.iter().filter_map(|(task, _)| task.until)).min()
+        let waits = self.here.all.iter().filter_map(|conversation| conversation.wait.deadline());
+        waits.chain(self.background.iter().filter_map(|background| background.task.until)).min()
     }
 }

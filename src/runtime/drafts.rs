@@ -172,11 +172,11 @@ impl State {
         if let Some(home) = self.in_session(|session| session.serial == serial, home) {
             return home;
         }
-        match self.opened.rows().find(|(of, _)| *of == serial) {
-            Some((_, None)) => Home::Rowless,
+        match self.opened.id_of(serial) {
+            Some(None) => Home::Rowless,
             // The session was left and unlocked; another process may hold it.
-            Some((_, Some(id))) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
-            Some((_, Some(_))) | None => Home::Nowhere,
+            Some(Some(id)) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
+            Some(Some(_)) | None => Home::Nowhere,
         }
     }
 

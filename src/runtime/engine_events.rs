@@ -2,114 +2,74 @@
 
 use super::link::EngineState;
 use super::verb::Work;
-use super::{Activity, Attendance, Done, Level, Notice, RuntimeError, State, Verb, Wait, Wake, refused};
+use super::{Activity, Attendance, DeviceNotes, Done, Level, Notice, RuntimeError, State, Verb, Wait, Wake, refused};
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
+use crate::store::Change;
 
 const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
 impl State {
-    /// After any failure the slot's state is empty; after a fatal one the engine is down.
     pub fn engine_failed(&mut self, fault: &EngineFault) {
-        self.here.slot.lose();
-        if let EngineFault::Fatal { why, exit } = fault {
-            self.engine.down(why.clone(), *exit);
-        }
+        self.engine.failed(&mut self.here.slot, fault);
     }
 
     pub fn on_engine(&mut self, mut event: EngineEvent) {
-        let owner = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
-        if let Some(at) = owner {
-            return self.on_other(at, |state| state.on_engine_here(event));
+        let owner = event.id_mut().and_then(|id| self.here.all.iter().position(|c| c.wait.owns(*id)));
+        match (owner, event) {
+            (_, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => self.on_fatal(fault),
+            (Some(at), EngineEvent::Waiting { what, .. }) => self.on(at, |state| state.engine_waits(what)),
+            (Some(at), event) => self.here.all[at].wake = Some(Wake::Engine(event)),
+            (None, event) => self.on_unowned(event),
         }
-        // Events that concern every conversation.
-        match &event {
-            EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. } => {
-                let waits = |wait: &Wait| matches!(wait, Wait::Model | Wait::Engine { .. });
-                let failed = || EngineEvent::Failed { id: 0, fault: fault.clone() };
-                self.on_each_other(waits, |state| state.on_engine_here(failed()));
-            }
-            EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) } => {
-                // A verb that waits for a command receives the failure as that command's end.
-                let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
-                self.on_each_other(|wait| !own(wait), |state| state.engine_failed(fault));
-            }
-            EngineEvent::Evicted { sequence } => {
-                let conversations = self.others.iter_mut().chain([&mut self.here]);
-                return conversations.filter(|c| c.slot.sequence == *sequence).for_each(|c| c.slot.lose());
-            }
-            EngineEvent::Ready(_) => {
-                self.on_each_other(|wait| matches!(wait, Wait::Model), |state| state.wake(Wake::Go));
-            }
-            _ => {}
-        }
-        self.on_engine_here(event);
-    }
-
-    fn on_engine_here(&mut self, mut event: EngineEvent) {
-        let id = event.id_mut().copied();
-        let owned = id.is_some_and(|id| self.here.wait.owns(id));
-        match (&self.here.wait, event) {
-            (Wait::Engine { .. }, EngineEvent::Waiting { what, .. }) if owned => self.engine_waits(what),
-            (Wait::Engine { .. }, event) if owned => self.wake(Wake::Engine(event)),
-            (Wait::Engine { .. }, event @ EngineEvent::Failed { fault: EngineFault::Fatal { .. }, .. }) => {
-                self.wake(Wake::Engine(event));
-            }
-            // A remote server reports its name and its limit only now.
-            (Wait::Engine { work: Work::Job, .. }, EngineEvent::Ready(info)) => self.take_model(&info),
-            (Wait::Engine { work: Work::Job, .. }, EngineEvent::Failed { .. }) => {}
-            (Wait::Model, event) => {
-                self.on_idle_engine(event, true);
-                if !matches!(self.engine.state, EngineState::Starting) {
-                    self.wake(Wake::Go);
-                }
-            }
-            (_, event) => self.on_idle_engine(event, false),
+        if !matches!(self.engine.state, EngineState::Starting) {
+            let waiting = self.here.all.iter_mut().filter(|c| matches!(c.wait, Wait::Model));
+            waiting.for_each(|c| c.wake = Some(Wake::Go));
         }
     }
 
-    fn engine_waits(&mut self, what: String) {
-        match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
-            Some(true) => {}
-            Some(false) => self.warn(format!("The aside is {what}")),
-            None => self.working(Activity::Busy { what }),
+    /// Every verb that waits for the engine receives the failure as the end of its command.
+    fn on_fatal(&mut self, fault: EngineFault) {
+        for c in self.here.all.iter_mut().filter(|c| matches!(c.wait, Wait::Engine { .. })) {
+            c.wake = Some(Wake::Engine(EngineEvent::Failed { id: 0, fault: fault.clone() }));
+        }
+        match self.here.wait {
+            Wait::Engine { .. } => {}
+            _ => self.on_fault(fault),
         }
     }
 
-    /// An event without a waiting verb. `waited`: a verb waits for the model and reports its failure.
-    fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
+    /// An event that no verb waits for, or one that concerns every conversation.
+    fn on_unowned(&mut self, event: EngineEvent) {
+        let in_job = matches!(self.here.wait, Wait::Engine { work: Work::Job, .. });
         match event {
+            // A remote server reports its name and its limit only during a job.
+            EngineEvent::Ready(info) if in_job => self.take_model(&info),
             EngineEvent::Ready(info) => {
                 let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
                 // Else it is the same model on another device, parked, or loaded again.
                 if !known {
-                    for note in info.notes.iter().filter(|note| self.device_notes.is_news(note)) {
-                        self.warn(note.clone());
-                    }
+                    info.notes.iter().for_each(|note| self.note_on_device(note));
                     self.find_state();
                 }
                 // An open question does not depend on the engine.
-                let asks = !known && matches!(self.here.wait, Wait::Question { .. });
-                if !waited && (self.here.wait.is_idle() || asks) {
+                if self.here.wait.is_idle() || !known && matches!(self.here.wait, Wait::Question { .. }) {
                     self.idle();
                 }
             }
-            EngineEvent::Failed { fault, .. } => {
-                self.engine_failed(&fault);
-                let error = fault.to_string();
-                match fault {
-                    _ if waited => {}
-                    EngineFault::Fatal { exit, .. } if self.attendance == Attendance::Absent => {
-                        self.report(Notice::Fatal { error, exit });
-                        self.quitting = true;
-                    }
-                    _ => {
-                        if self.here.wait.is_idle() {
-                            self.idle();
-                        }
-                        self.note(Level::Error, error);
-                    }
+            EngineEvent::Failed { id, fault } => {
+                if id == 0 && matches!(fault, EngineFault::Gone(_)) {
+                    // A verb that waits for a command receives the failure as that command's end.
+                    let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
+                    self.on_each_other(|wait| !own(wait), |state| state.engine_failed(&fault));
                 }
+                if !in_job {
+                    self.on_fault(fault);
+                }
+            }
+            EngineEvent::Evicted { sequence } => {
+                let evicted = self.here.all.iter_mut().filter(|c| c.slot.sequence == sequence);
+                evicted.for_each(|c| c.slot.lose());
             }
             EngineEvent::Loading { what, done } => {
                 let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
@@ -121,9 +81,47 @@ impl State {
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
             | EngineEvent::Waiting { .. }
-            | EngineEvent::Evicted { .. }
             | EngineEvent::Done { .. } => {}
         }
+    }
+
+    /// A verb that waits for the model reports the failure itself.
+    fn on_fault(&mut self, fault: EngineFault) {
+        self.engine_failed(&fault);
+        let error = fault.to_string();
+        match fault {
+            _ if matches!(self.here.wait, Wait::Model) => {}
+            EngineFault::Fatal { exit, .. } if self.attendance == Attendance::Absent => {
+                self.report(Notice::Fatal { error, exit });
+                self.quitting = true;
+            }
+            _ => {
+                if self.here.wait.is_idle() {
+                    self.idle();
+                }
+                self.note(Level::Error, error);
+            }
+        }
+    }
+
+    fn engine_waits(&mut self, what: String) {
+        match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
+            Some(true) => {}
+            Some(false) => self.warn(format!("The aside is {what}")),
+            None => self.working(Activity::Busy { what }),
+        }
+    }
+
+    fn note_on_device(&mut self, note: &str) {
+        let name = format!("noted {}", blake3::hash(note.as_bytes()).to_hex());
+        match self.device_notes {
+            DeviceNotes::None => return,
+            DeviceNotes::All => {}
+            DeviceNotes::New if self.disk.store.measured(&name).is_some() => return,
+            // If the save fails, the note appears again.
+            DeviceNotes::New => drop(self.disk.remember(Change::Measured { name, value: 1.0 })),
+        }
+        self.warn(note);
     }
 
     fn take_model(&mut self, info: &ModelInfo) {

@@ -161,10 +161,7 @@ fn start<E: Executor>(executor: &mut E, command: impl FnOnce(u64) -> Command) ->
 
 fn failed<E: Executor>(executor: &mut E, fault: EngineFault) -> RuntimeError {
     let (engine, slot) = executor.parts();
-    slot.lose();
-    if let EngineFault::Fatal { why, exit } = &fault {
-        engine.down(why.clone(), *exit);
-    }
+    engine.failed(slot, &fault);
     fault.into()
 }
 

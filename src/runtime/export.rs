@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::task::{Doing, Place};
-use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
+use super::task::Doing;
+use super::{Done, Notice, RuntimeError, SaveState, State, Verb, grouped, refused};
 use crate::core::bytes;
 use crate::core::files::below_home;
 use crate::core::sanitize::sanitize_line;
 use crate::runtime::protocol::ExportFormat;
-use crate::store::{Imported, Overwrite, Scope, StoreError};
+use crate::store::{Imported, Overwrite, Scope, StoreError, Watch};
 
 const NAMED: usize = 10;
 
@@ -40,8 +40,8 @@ pub fn imported_line(imported: &Imported) -> String {
     format!("{messages} messages imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
 }
 
-impl Verb {
-    pub async fn export(
+impl State {
+    pub fn export(
         &mut self,
         path: String,
         format: Option<ExportFormat>,
@@ -65,40 +65,42 @@ impl Verb {
                 "{what} exports what is on disk, and the latest messages are not there yet ({why}). /export without it writes the open branch."
             ));
         }
-        let (store, file) = (Arc::clone(&self.disk.store), path.clone());
+        let store = Arc::clone(&self.disk.store);
         let (what, failed) = (format!("exporting {}", name_of(&path)), "The export failed unexpectedly.");
-        let written = if with_state {
+        if with_state {
             self.disk.wait_for_states();
-            let (fingerprint, line) = (self.engine.info.fingerprint.clone(), part_of(&what));
+            let (fingerprint, part) = (self.engine.info.fingerprint.clone(), part_of(&what));
             let write = move |doing: &Doing| {
-                doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
-            };
-            let written = self.elsewhere(Place::Background, what, failed, write).await??;
-            let again = match written.replay_tokens {
-                0 => String::new(),
-                n => format!("; {} tokens will be read again", grouped(n)),
-            };
-            let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-            format!("{size}, with the state of {kept} tokens{again}")
-        } else {
-            let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
-            if unsaved.is_some() {
-                // The tree holds messages that are not on disk yet.
-                let messages = self.here.tree.path().into_iter().cloned().collect();
-                let size = store.export_messages(&self.here.name, messages, format, &path, overwrite)?;
-                format!("{}: the open branch, from memory", bytes(size))
-            } else {
-                let scope = if tree { Scope::Tree } else { Scope::Branch };
-                let write = move |doing: &Doing| {
-                    let none = |_, _| String::new();
-                    doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
+                let export = |watch: &Watch<'_>| store.export_bundle(id, &fingerprint, &path, overwrite, watch);
+                let written = doing.watched(part, export)?;
+                let again = match written.replay_tokens {
+                    0 => String::new(),
+                    n => format!("; {} tokens will be read again", grouped(n)),
                 };
-                bytes(self.elsewhere(Place::Background, what, failed, write).await??)
-            }
+                let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
+                let what = format!("{size}, with the state of {kept} tokens{again}");
+                Ok(Notice::info(written_line(&path, &what)))
+            };
+            return self.in_background(what, failed, write);
+        }
+        let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
+        if unsaved.is_some() {
+            // The tree holds messages that are not on disk yet.
+            let messages = self.here.tree.path().into_iter().cloned().collect();
+            let size = store.export_messages(&self.here.name, messages, format, &path, overwrite)?;
+            return self.say(written_line(&path, &format!("{}: the open branch, from memory", bytes(size))));
+        }
+        let scope = if tree { Scope::Tree } else { Scope::Branch };
+        let write = move |doing: &Doing| {
+            let export = |watch: &Watch<'_>| store.export_to(id, format, scope, &path, overwrite, watch);
+            let size = doing.watched(|_, _| String::new(), export)?;
+            Ok(Notice::info(written_line(&path, &bytes(size))))
         };
-        self.say(format!("{} written, {written}.", path.display()))
+        self.in_background(what, failed, write)
     }
+}
 
+impl Verb {
     pub async fn import(&mut self, path: String) -> Done {
         let (store, path) = (Arc::clone(&self.disk.store), below_home(&path, std::env::home_dir().as_deref()));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.
@@ -107,7 +109,7 @@ impl Verb {
         let line = part_of(&what);
         let failed = "The import failed unexpectedly. Nothing was imported.";
         let read = move |doing: &Doing| doing.watched(line, |watch| store.import(&path, watch));
-        let imported = match self.elsewhere(Place::InTurn, what, failed, read).await? {
+        let imported = match self.elsewhere(what, failed, read).await? {
             Err(StoreError::Stopped) => {
                 self.info("Stopped: nothing was imported.");
                 return Err(RuntimeError::Stopped);
@@ -120,6 +122,10 @@ impl Verb {
             _ => self.list_sessions(),
         }
     }
+}
+
+fn written_line(path: &Path, what: &str) -> String {
+    format!("{} written, {what}.", path.display())
 }
 
 fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {

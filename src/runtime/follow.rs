@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::task::{Doing, Place};
+use super::task::Doing;
 use super::{Done, RuntimeError, State, Verb, refused};
 use crate::config::settings::NewFiles;
 use crate::core::sanitize::sanitize_line;
@@ -214,7 +214,7 @@ impl Verb {
         }
         let (of, how) = (paths.clone(), self.sources.clone());
         let look = move |doing: &Doing| Looker::new(of, how, &doing.cancel);
-        let looker = self.elsewhere(Place::InTurn, LOOKING.into(), "Nothing is followed.", look).await?;
+        let looker = self.elsewhere(LOOKING.into(), "Nothing is followed.", look).await?;
         let looker = self.gathered(&paths, looker)?;
         let documents = self.gather(&paths, &LoadOptions::default()).await?;
 

@@ -144,6 +144,22 @@ impl State {
         self.page(&format!("{name}:{line}{since}"), shown.join("\n"))
     }
 
+    pub fn list_library(&mut self) -> Done {
+        let row = |d: DocumentRecord| DocumentRow {
+            name: d.document.name,
+            tokens: d.document.tokens,
+            position: None,
+            lines: d.document.lines,
+            complete: true,
+            hash: short(&d.document.hash),
+            kept: d.kept,
+            bytes: d.bytes,
+            used_ms: d.used_ms,
+        };
+        let rows = self.disk.store.documents()?.into_iter().map(row).collect();
+        self.show(Notice::Documents { title: "Library".into(), rows })
+    }
+
     /// Names of the library for completion. Sent whenever they may have changed.
     pub fn report_library(&self) {
         match self.disk.store.document_names() {
@@ -218,26 +234,7 @@ impl State {
 impl Verb {
     pub async fn library(&mut self, action: LibraryAction) -> Done {
         match action {
-            LibraryAction::List => {
-                let rows = self
-                    .disk
-                    .store
-                    .documents()?
-                    .into_iter()
-                    .map(|d| DocumentRow {
-                        name: d.document.name,
-                        tokens: d.document.tokens,
-                        position: None,
-                        lines: d.document.lines,
-                        complete: true,
-                        hash: short(&d.document.hash),
-                        kept: d.kept,
-                        bytes: d.bytes,
-                        used_ms: d.used_ms,
-                    })
-                    .collect();
-                self.show(Notice::Documents { title: "Library".into(), rows })
-            }
+            LibraryAction::List => self.list_library(),
             LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
                 let is_used = self.disk.documents()?.iter().any(|d| d.document.name == name && d.in_use);

@@ -91,6 +91,14 @@ impl Engine {
         EngineEvent::Failed { id: 0, fault: self.fault() }
     }
 
+    /// After any failure the slot's state is unknown; after a fatal one the engine is down.
+    pub(super) fn failed(&mut self, slot: &mut Slot, fault: &EngineFault) {
+        slot.lose();
+        if let EngineFault::Fatal { why, exit } = fault {
+            self.down(why.clone(), *exit);
+        }
+    }
+
     pub(crate) fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();

@@ -34,6 +34,7 @@ impl Item {
     }
 }
 
+#[derive(Default)]
 struct Load {
     begun_at: Option<MessageId>,
     messages: Vec<Message>,
@@ -41,7 +42,7 @@ struct Load {
     total: u64,
     left_after: u64,
     library: bool,
-    started: Instant,
+    started: Option<Instant>,
     /// The document being read, and the number of documents in the conversation.
     at: usize,
     added: usize,
@@ -105,16 +106,8 @@ impl Verb {
             items,
             left_after: self.engine.info.context_limit.saturating_sub(plan.total()),
             library: !options.once,
-            started: Instant::now(),
-            at: 0,
-            added: 0,
-            read: 0,
-            reading: Duration::ZERO,
-            tree_shown: None,
-            restored: 0.0,
-            begun_again: false,
-            upto: 0,
-            reached: 0,
+            started: Some(Instant::now()),
+            ..Load::default()
         };
         self.read_load(&mut load, &rendered, plan).await
     }

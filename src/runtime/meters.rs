@@ -44,9 +44,12 @@ impl State {
         }
     }
 
-    /// Tokens of a session that was just opened. Always sent: the meters on screen may belong to another session.
-    pub fn begin_position(&mut self, position: u64) {
-        self.here.meters.changed = self.changed();
+    /// Numbers of a session that was just opened: the speeds belong to the other session's answers. Always sent, as
+    /// the meters on screen may be those of another session.
+    pub fn begin_meters(&mut self, position: u64) {
+        let Meters { context_used, estimated, .. } = self.here.meters;
+        self.here.meters = Meters { context_used, estimated, changed: self.changed(), ..Meters::default() };
+        self.here.warned = 0;
         self.show_position(position);
         self.show_meters();
     }
@@ -84,12 +87,6 @@ impl State {
     pub fn speed_name(&self) -> String {
         let model = &self.engine.info;
         format!("reading {} {} {}", model.name, model.dtype, model.device)
-    }
-
-    /// After a change of session: the speeds belong to the other session's answers.
-    pub fn forget_speeds(&mut self) {
-        let Meters { context_used, estimated, .. } = self.here.meters;
-        self.here.meters = Meters { context_used, estimated, ..Meters::default() };
     }
 
     /// The numbers of the conversation, with those of model and disk, which all conversations share.

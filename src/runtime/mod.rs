@@ -26,7 +26,7 @@
 //! | `sessions`, `resume`, `opened`, `drafts`, `title` | sessions: opened, left, listed, named; unsent input |
 //! | `time`, `siblings`, `presets` | undo, redo, edit and fork; branches; presets |
 //! | `ask_all`, `when`, `why`, `look`, `sources` | one question to many documents or places; the attention of an answer, and its quotes |
-//! | `meters`, `pages`, `export`, `device_notes` | numbers, pages, `/export` and `/import`, notes that are shown once |
+//! | `meters`, `pages`, `export` | numbers, pages, `/export` and `/import` |
 //!
 //! # Invariants
 //!
@@ -42,7 +42,6 @@ mod ask;
 mod ask_all;
 pub mod baton;
 mod conversation;
-mod device_notes;
 mod drafts;
 mod engine_events;
 mod error;
@@ -90,15 +89,13 @@ use crossbeam_channel::{Receiver, Sender};
 pub use crate::config::settings::Settings;
 use crate::config::settings::{Config, SaveStates};
 use crate::core::grouped;
-use crate::core::plain_words;
 use crate::engine::protocol::MAIN;
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
 pub use ask_all::no_document;
-use baton::{Baton, Running};
-use conversation::Conversation;
-pub use device_notes::DeviceNotes;
+use baton::Baton;
+use conversation::{Active, Conversation};
 pub use drafts::Input;
 use error::refused;
 pub(crate) use error::{Done, RuntimeError};
@@ -118,7 +115,7 @@ use requests::Inbox;
 use segments::Step;
 use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
-use task::Task;
+use task::Background;
 use tree::{Tree, first_words};
 use verb::{Verb, Wait, Wake, Wanted};
 
@@ -139,6 +136,15 @@ pub enum Attendance {
     Present,
     /// One-shot use: the runtime takes the first choice.
     Absent,
+}
+
+/// Which notes about the device are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceNotes {
+    None,
+    All,
+    /// Those that are new in this data directory.
+    New,
 }
 
 #[derive(Debug)]
@@ -204,7 +210,7 @@ impl Out {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, plain_words(&text.into())));
+        self.report(Notice::note(level, text));
     }
 }
 
@@ -213,15 +219,12 @@ struct State {
     out: Out,
     engine: Engine,
     disk: Persistence,
-    /// The conversation that handles the present request or event: the one on screen, unless `off_screen`.
-    here: Conversation,
-    others: Vec<Conversation>,
+    here: Active,
+    /// The serial of the conversation on screen.
     screen: u64,
-    off_screen: bool,
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
-    at_once: VecDeque<(u64, Running<Done>)>,
-    background: Vec<(Task, Running<Done>)>,
+    background: Vec<Background>,
     received: u64,
     acknowledged: u64,
     quitting: bool,
@@ -263,13 +266,10 @@ impl State {
             out,
             engine: Engine::new(o.engine, Renderer::new(o.text), o.stop, o.piece),
             disk,
-            here: Conversation::new(session, MAIN),
-            others: Vec::new(),
+            here: Active::new(Conversation::new(session, MAIN)),
             screen: 0,
-            off_screen: false,
             looking: None,
             baton: Baton::default(),
-            at_once: VecDeque::new(),
             background: Vec::new(),
             received: 0,
             acknowledged: 0,
@@ -314,7 +314,7 @@ impl State {
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.report(Notice::Note(level, plain_words(&text.into())));
+        self.report(Notice::note(level, text));
     }
 
     fn info(&self, text: impl Into<String>) {

@@ -31,12 +31,13 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|s| s.serial == serial)
+    /// The session of a serial; without a row, `Some(None)`.
+    pub(super) fn id_of(&self, serial: u64) -> Option<Option<SessionId>> {
+        self.slots.iter().find(|s| s.serial == serial).map(|s| s.id)
     }
 
-    fn name(&mut self, id: SessionId, name: &str) {
-        self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
+    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|s| s.serial == serial)
     }
 
     pub(super) fn note(&mut self, session: &Session) {
@@ -65,10 +66,6 @@ impl Opened {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Option<SessionId>)> {
-        self.slots.iter().map(|s| (s.serial, s.id))
-    }
-
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.slots.iter().any(|s| s.id == Some(id))
     }
@@ -95,7 +92,7 @@ impl State {
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
-        if !self.off_screen {
+        if self.here.is_in_front() {
             self.screen = self.here.serial;
         }
         self.report_library();
@@ -103,7 +100,7 @@ impl State {
 
     /// Refuses to open another session for a conversation off screen: the one on screen must not change.
     pub fn leads_on_screen(&self) -> Done {
-        if self.off_screen {
+        if !self.here.is_in_front() {
             return refused("No other session was opened: you had left this one.");
         }
         Ok(())
@@ -111,7 +108,7 @@ impl State {
 
     pub fn opened(&self) -> Vec<OpenSession> {
         let name = |serial: u64| {
-            let open = self.others.iter().filter(|other| other.apart.is_none()).chain([&self.here]);
+            let open = self.here.all.iter().filter(|other| other.apart.is_none());
             open.map(|c| &c.session).find(|session| session.serial == serial).map(|session| session.name.clone())
         };
         let row = |s: &Slot| OpenSession { serial: s.serial, name: name(s.serial).unwrap_or_else(|| s.name.clone()) };
@@ -125,7 +122,7 @@ impl State {
             return;
         }
         for (id, name) in names {
-            self.opened.name(id, &name);
+            self.opened.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name.clone_from(&name));
             self.in_session(|session| session.id == Some(id), |runtime| runtime.here.name = name);
         }
         let opened = self.opened();
@@ -140,16 +137,13 @@ impl State {
     pub fn open_empty(&mut self, session: Session) {
         self.open_in_place(session, None);
         self.here.resume_pending = false;
-        self.here.warned = 0;
         let state = match &self.disk.shown {
             SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) => SaveState::Empty,
             state => state.clone(),
         };
         self.disk.show_anew(state);
-        self.forget_speeds();
         self.show_session();
-        self.here.meters.checkpoints = 0;
-        self.begin_position(0);
+        self.begin_meters(0);
     }
 }
 

@@ -247,7 +247,7 @@ impl State {
 
     /// Runs `work` on a text of any length; it ends early at a stop or when the text exceeds the context.
     pub fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
-        let (inbox, on_screen) = (&self.inbox, !self.off_screen);
+        let (inbox, on_screen) = (&self.inbox, self.here.is_in_front());
         let most = match self.firm_limit() {
             0 => usize::MAX,
             limit => usize::try_from(limit).unwrap_or(usize::MAX),

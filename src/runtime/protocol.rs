@@ -13,8 +13,8 @@ pub use crate::config::commands::{
     BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request, Sibling, WhileBusy,
 };
 pub use crate::config::settings::{ThinkMode, preset::Display};
-use crate::core::Exit;
 use crate::core::transcript::{Finish, Message, MessageId};
+use crate::core::{Exit, plain_words};
 use crate::engine::protocol::ModelInfo;
 pub use views::{
     Activity, ContextMap, DocumentRow, FanOut, FanOutRow, FileProgress, FileState, LibraryName, LoadPlan, Meters,
@@ -170,4 +170,14 @@ pub enum Notice {
         error: String,
         exit: Exit,
     },
+}
+
+impl Notice {
+    pub(super) fn note(level: Level, text: impl Into<String>) -> Notice {
+        Notice::Note(level, plain_words(&text.into()))
+    }
+
+    pub(super) fn info(text: impl Into<String>) -> Notice {
+        Notice::note(Level::Info, text)
+    }
 }

@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::verb::Answer;
-use super::{Attendance, Done, Request, State, Verb};
-use crate::config::commands::requests;
+use super::{Attendance, Done, Request, RuntimeError, State, Verb};
+use crate::config::commands::{LibraryAction, requests};
 
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -57,6 +57,15 @@ impl Inbox {
     }
 }
 
+macro_rules! without_wait {
+    ($call:expr) => {
+        $call
+    };
+    ($call:expr, await) => {
+        Err(RuntimeError::Failed("internal error: a request that waits is served at once".into()))
+    };
+}
+
 macro_rules! dispatch {
     ($(
         $(#[$doc:meta])*
@@ -75,6 +84,20 @@ macro_rules! dispatch {
                 }
             }
         }
+
+        impl State {
+            /// Serves a request that waits for nothing, at any time.
+            #[allow(unused_variables)]
+            pub(super) fn serve(&mut self, request: Request) -> Done {
+                match request {
+                    Request::Library(LibraryAction::List) => self.list_library(),
+                    $(
+                        Request::$variant $( ( $($place),+ ) )? $( { $($field),+ } )? =>
+                            without_wait!(self.$verb( $( $($place),+ )? $( $($field),+ )?) $(, $wait)?),
+                    )+
+                }
+            }
+        }
     };
 }
 
@@ -87,11 +110,6 @@ impl Verb {
 }
 
 impl State {
-    fn end_unattended(&mut self) -> Done {
-        self.quitting |= self.one_shot;
-        Ok(())
-    }
-
     fn end(&mut self) -> Done {
         self.quitting = true;
         Ok(())

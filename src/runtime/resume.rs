@@ -90,14 +90,12 @@ impl State {
         session.complete_what_is_read();
         let known = self.opened.has(record.id);
         self.open_in_place(session, lock);
-        self.here.warned = 0;
-        self.forget_speeds();
         self.disk.show_anew(SaveState::Saved(record.updated_ms));
         self.show_session();
         if self.here.rights == Rights::Write {
             self.show_draft(record.id, known);
         }
-        self.begin_position(record.tokens);
+        self.begin_meters(record.tokens);
         Ok(())
     }
 

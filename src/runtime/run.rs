@@ -3,15 +3,14 @@
 
 mod ends;
 
-use std::time::Instant;
-
 use crossbeam_channel::{Receiver, Select, never};
 
 use super::baton::Running;
 use super::link::EngineState;
 use super::sessions::LISTED;
+use super::task::Task;
 use super::verb::verb;
-use super::{Activity, Attendance, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
+use super::{Activity, Attendance, Conversation, Done, Level, Notice, Request, RuntimeError, State, Verb, Wait, Wake};
 use crate::config::commands::help::sentence;
 use crate::config::commands::{WhileBusy, line_of};
 use crate::store::{SaveEvent, SessionFilter, StoreError};
@@ -31,18 +30,11 @@ fn in_chat(error: &RuntimeError) -> String {
     format!("{first}{stop}")
 }
 
-#[derive(Clone, Copy)]
-enum Owner {
-    Here,
-    Other(usize),
-    Background(usize),
-}
-
 impl State {
     pub fn run(mut self: Box<State>) {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
-        self = self.resume_verb(first).settle();
+        self = self.resume_verb(0, first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Requests that arrived during the last step are handled first, so that a stop never applies to a step
@@ -62,21 +54,17 @@ impl State {
     }
 
     fn is_at_rest(&self) -> bool {
-        self.here.wait.is_idle() && self.background.is_empty() && self.others.iter().all(|other| other.wait.is_idle())
+        self.background.is_empty() && self.here.all.iter().all(|conversation| conversation.wait.is_idle())
     }
 
     /// Begins work that needs no event, in any conversation; false if there is none.
     fn advance(mut self: Box<State>) -> (Box<State>, bool) {
         self.tidy_conversations();
-        if let Some(running) = self.next_verb() {
-            return (self.resume_verb(running).settle(), true);
+        let all: Vec<usize> = self.here.front_first().collect();
+        match all.into_iter().find_map(|at| Some((at, self.on(at, State::next_verb)?))) {
+            Some((at, running)) => (self.resume_verb(at, running).settle(), true),
+            None => (self, false),
         }
-        for at in 0..self.others.len() {
-            if let Some(running) = self.on_other(at, State::next_verb) {
-                return (self.run_in(Some(at), running, State::resume_verb).settle(), true);
-            }
-        }
-        (self, false)
     }
 
     /// The verb of `here` that can continue or begin.
@@ -118,13 +106,9 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return self.on_request(request);
         }
-        let here = self.here.wait.background().map(|task| (Owner::Here, task));
-        let others = self.others.iter().enumerate();
-        let others = others.filter_map(|(at, other)| Some((Owner::Other(at), other.wait.background()?)));
-        let background = self.background.iter().enumerate().map(|(at, (task, _))| (Owner::Background(at), task));
-        let tasks =
-            here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, task.progress.clone()));
-        let tasks: Vec<(Owner, Receiver<String>)> = tasks.collect();
+        let background = self.background.iter().map(|background| &background.task);
+        let tasks = self.here.all.iter().filter_map(|conversation| conversation.wait.task()).chain(background);
+        let tasks: Vec<Receiver<String>> = tasks.map(|task| task.progress.clone()).collect();
         // Clones, as the handlers change the state.
         let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
         let (saves, looks) = (self.disk.events.clone(), self.follows.looks.clone());
@@ -133,7 +117,7 @@ impl State {
         let engine = waits.recv(&events);
         let save = waits.recv(&saves);
         let look = waits.recv(&looks);
-        for (_, progress) in &tasks {
+        for progress in &tasks {
             waits.recv(progress);
         }
         let ready = match self.deadline() {
@@ -162,23 +146,17 @@ impl State {
                 looked.into_iter().for_each(|(serial, look)| self.on_look(serial, look));
             }
             at => {
-                let Some((owner, progress)) = tasks.get(at - look - 1) else { return };
-                // `None` at its end.
-                let (owner, progress) = (*owner, ready.recv(progress).ok());
-                match owner {
-                    Owner::Here => self.on_task(progress),
-                    Owner::Other(at) => self.on_other(at, |state| state.on_task(progress)),
-                    Owner::Background(at) => self.on_background_task(at, progress),
-                }
+                let Some(channel) = tasks.get(at - look - 1) else { return };
+                let progress = ready.recv(channel).ok();
+                self.on_task(channel, progress);
             }
         }
     }
 
     fn on_deadline(&mut self) {
-        self.background.retain(|(task, _)| !task.is_given_up());
-        self.on_tick();
-        let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
-        self.on_each_other(due, State::on_tick);
+        self.background.retain(|background| !background.task.is_given_up());
+        let given_up = |c: &&mut Conversation| c.wait.task().is_some_and(Task::is_given_up);
+        self.here.all.iter_mut().filter(given_up).for_each(|c| c.wake = Some(Wake::Stopped));
     }
 
     pub fn after(&mut self, done: Done) {
@@ -193,7 +171,7 @@ impl State {
             self.here.typed = None;
             self.shelve_what_is_read();
             // Off screen the end is shown after the last request.
-            if !self.off_screen || self.here.queue.is_empty() {
+            if self.here.is_in_front() || self.here.queue.is_empty() {
                 self.idle();
             }
         }
@@ -201,7 +179,11 @@ impl State {
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub fn idle(&mut self) {
-        let task = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
+        let task = self
+            .background
+            .last()
+            .filter(|_| self.here.is_in_front())
+            .map(|background| background.task.in_background());
         self.activity(match (&self.engine.state, task) {
             (_, Some(task)) => task,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
@@ -241,23 +223,14 @@ impl State {
 
     fn on_request(&mut self, request: Request) {
         self.received += 1;
-        let done = match request {
+        match request {
             // A one-shot run ends after all requests before it.
-            Request::Quit if self.attendance == Attendance::Absent => return self.here.queue.push_back(Request::Quit),
+            Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // In one-shot use, a stop ends the run.
-            Request::Stop if !self.one_shot => return self.stop(),
-            Request::Stop | Request::Quit => return self.quit(),
-            Request::LeaveQueued(request) => return self.in_turn(*request, true),
-            Request::StopAside => self.end_aside(),
-            Request::Choose { question, key } => self.choose(question, key),
-            Request::ChooseFiles { question, files } => self.choose_files(question, files),
-            Request::There { serial, request } => self.queued_there(serial, request),
-            Request::Remember(text) => self.remember(text),
-            Request::Draft { serial, text } => self.draft_changed(serial, text),
-            request => return self.in_turn(request, false),
-        };
-        if let Err(e) = done {
-            self.failed(&e);
+            Request::Stop if !self.one_shot => self.stop(),
+            Request::Stop | Request::Quit => self.quit(),
+            Request::LeaveQueued(request) => self.in_turn(*request, true),
+            request => self.in_turn(request, false),
         }
     }
 
@@ -273,10 +246,7 @@ impl State {
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                WhileBusy::Runs => {
-                    let running = verb(&self.baton, async move |v| v.carry_out(r).await);
-                    self.at_once.push_back((self.here.serial, running));
-                }
+                WhileBusy::Runs => self.serve(r).unwrap_or_else(|e| self.failed(&e)),
                 WhileBusy::Waits => self.here.queue.push_back(r),
                 WhileBusy::Leaves => self.leave(r),
                 WhileBusy::Apart => self.set_apart(r),
@@ -288,9 +258,9 @@ impl State {
         self.quitting = true;
         self.stop();
         self.on_each_other(|_| true, State::stop);
-        self.background.iter_mut().for_each(|(task, _)| task.leave());
-        for conversation in self.others.iter_mut().chain([&mut self.here]) {
-            if let Wait::Background(task) = &mut conversation.wait {
+        self.background.iter_mut().for_each(|background| background.task.leave());
+        for conversation in &mut self.here.all {
+            if let Wait::Thread(task) = &mut conversation.wait {
                 task.leave();
             }
         }
@@ -299,8 +269,8 @@ impl State {
     pub fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // While a verb runs, a stop applies to the verb alone.
-        if !self.off_screen && self.here.wait.rests() {
-            self.background.iter().for_each(|(task, _)| task.stop());
+        if self.here.is_in_front() && self.here.wait.rests() {
+            self.background.iter().for_each(|background| background.task.stop());
             if !self.background.is_empty() {
                 self.show_rest();
             }
@@ -309,7 +279,7 @@ impl State {
             return;
         }
         match &self.here.wait {
-            Wait::Background(task) => {
+            Wait::Thread(task) => {
                 task.stop();
                 let shown = task.activity();
                 self.activity(shown);
@@ -323,27 +293,10 @@ impl State {
 
     fn on_save(&mut self, event: SaveEvent) {
         let kept = self.disk.on_event(event);
-        self.saved();
-        self.on_each_other(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // The marks of kept state have changed.
         if kept && self.here.wait.rests() {
             self.show_tree();
             self.report_library();
-        }
-    }
-
-    fn saved(&mut self) {
-        if matches!(self.here.wait, Wait::Saved { wanted, .. } if self.disk.has(wanted)) {
-            self.wake(Wake::Go);
-        }
-    }
-
-    fn on_tick(&mut self) {
-        match &self.here.wait {
-            Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
-            Wait::Background(task) if task.is_given_up() => self.wake(Wake::Stopped),
-            Wait::Engine { until, .. } if Instant::now() >= *until => self.wake(Wake::Tick),
-            _ => {}
         }
     }
 }

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use super::record::as_left;
-use super::task::{Doing, Place};
+use super::task::Doing;
 use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
-use crate::runtime::protocol::{SearchRow, SessionRow, SessionView, TreeView};
-use crate::store::{
-    Change, FOLDER, LAST, NewSession, ONCE, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError,
-};
+use crate::runtime::protocol::{SessionRow, SessionView, TreeView};
+use crate::store::{Change, FOLDER, LAST, NewSession, ONCE, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 
 pub(super) const LISTED: usize = 10_000;
 const HITS: usize = 200;
@@ -254,6 +252,16 @@ impl State {
         self.disk.store.rename(record.id, name.trim())?;
         self.say(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()))
     }
+
+    pub fn search(&mut self, query: String) -> Done {
+        let store = Arc::clone(&self.disk.store);
+        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
+        let search = move |doing: &Doing| {
+            let rows = doing.watched(indexed, |watch| store.search(&query, HITS, watch))?;
+            Ok(Notice::Found { query, rows })
+        };
+        self.in_background("searching".into(), "The search failed unexpectedly.", search)
+    }
 }
 
 impl Verb {
@@ -295,22 +303,5 @@ impl Verb {
         self.show_session();
         let back = command_word(&record.name);
         self.say(format!("\"{}\" is in the trash. Back with: /resume {back}", record.name))
-    }
-
-    pub async fn search(&mut self, query: String) -> Done {
-        let store = Arc::clone(&self.disk.store);
-        let words = query.clone();
-        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
-        let hits =
-            self.elsewhere(Place::Background, "searching".into(), "The search failed unexpectedly.", search).await??;
-        let row = |h: SearchHit| SearchRow {
-            session: h.name,
-            message: h.message,
-            number: h.number,
-            snippet: h.snippet,
-            created_ms: h.created_ms,
-        };
-        self.show(Notice::Found { query, rows: hits.into_iter().map(row).collect() })
     }
 }

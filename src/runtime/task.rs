@@ -1,12 +1,12 @@
-//! Tasks on other threads, and verbs that wait for them. A task that does not need the conversation lets the next
-//! request start; task and verb move to [`State::background`].
+//! Work on other threads. A verb waits in place for what it needs ([`Verb::elsewhere`]); work in the background belongs
+//! to no conversation, reports its own result, and lets the next request start ([`State::in_background`]).
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::baton::Running;
-use super::{Activity, Attendance, Done, RuntimeError, State, Verb, Wait, Wake};
+use super::{Activity, Attendance, Done, Notice, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
 use crate::store::Watch;
 
@@ -14,22 +14,21 @@ use crate::store::Watch;
 const SHORT: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(500);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    InTurn,
-    Background,
-}
-
 #[derive(Debug)]
 pub(super) struct Task {
     /// Capacity 1; further lines are dropped. Closed when the thread ends.
     pub(super) progress: Receiver<String>,
-    pub(super) what: String,
-    place: Place,
+    what: String,
     cancel: Cancel,
-    pub(super) serial: u64,
     /// Deadline after a stop.
     pub(super) until: Option<Instant>,
+}
+
+pub(super) struct Background {
+    pub(super) task: Task,
+    thread: JoinHandle<Done<Notice>>,
+    /// The error if the thread panics.
+    failed: &'static str,
 }
 
 pub(super) struct Doing {
@@ -51,14 +50,42 @@ impl Doing {
 }
 
 impl Task {
-    pub(super) fn activity(&self) -> Activity {
-        let what = self.what.clone();
-        match (self.place, self.cancel.is_cancelled()) {
-            (Place::InTurn, true) => Activity::Stopping,
-            (Place::InTurn, false) => Activity::Busy { what },
-            (Place::Background, true) => Activity::Background { what: format!("stopping: {what}") },
-            (Place::Background, false) => Activity::Background { what },
+    /// Runs `work` on another thread. `failed`: the error if it cannot start.
+    fn start<T: Send + 'static>(
+        what: String,
+        failed: &str,
+        work: impl FnOnce(&Doing) -> T + Send + 'static,
+    ) -> Done<(Task, JoinHandle<T>)> {
+        let (out, progress) = crossbeam_channel::bounded(1);
+        let cancel = Cancel::default();
+        let doing = Doing { cancel: cancel.clone(), out };
+        // The thread drops `doing` when it ends, even by panic, and the channel closes.
+        let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
+        let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
+        Ok((Task { progress, what, cancel, until: None }, thread))
+    }
+
+    fn is_short(&mut self) -> bool {
+        let until = Instant::now() + SHORT;
+        loop {
+            match self.progress.recv_deadline(until) {
+                Ok(what) => self.what = what,
+                Err(e) => return e == RecvTimeoutError::Disconnected,
+            }
         }
+    }
+
+    /// While a verb waits for it.
+    pub(super) fn activity(&self) -> Activity {
+        match self.cancel.is_cancelled() {
+            true => Activity::Stopping,
+            false => Activity::Busy { what: self.what.clone() },
+        }
+    }
+
+    pub(super) fn in_background(&self) -> Activity {
+        let stopping = if self.cancel.is_cancelled() { "stopping: " } else { "" };
+        Activity::Background { what: format!("{stopping}{}", self.what) }
     }
 
     pub(super) fn stop(&self) {
@@ -81,70 +108,68 @@ impl Verb {
     /// panics.
     pub async fn elsewhere<T: Send + 'static>(
         &mut self,
-        place: Place,
         what: String,
         failed: &'static str,
         work: impl FnOnce(&Doing) -> T + Send + 'static,
     ) -> Done<T> {
-        let (out, progress) = crossbeam_channel::bounded(1);
-        let cancel = Cancel::default();
-        let doing = Doing { cancel: cancel.clone(), out };
-        let mut task = Task { progress, what, place, cancel, serial: self.here.serial, until: None };
-        // The thread drops `doing` when it ends, even by panic, and the channel closes.
-        let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
-        let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
+        let (mut task, thread) = Task::start(what, failed, work)?;
         if self.quitting {
             task.leave();
         }
-        let until = Instant::now() + SHORT;
-        let ended = loop {
-            match task.progress.recv_deadline(until) {
-                Ok(what) => task.what = what,
-                Err(RecvTimeoutError::Disconnected) => break true,
-                Err(RecvTimeoutError::Timeout) => break false,
+        if !task.is_short() {
+            let shown = task.activity();
+            self.activity(shown);
+            if matches!(self.wait(Wait::Thread(task)).await, Wake::Stopped) {
+                return Err(RuntimeError::Stopped);
             }
-        };
-        if !ended && matches!(self.wait(Wait::Background(task)).await, Wake::Stopped) {
-            return Err(RuntimeError::Stopped);
         }
         thread.join().map_err(|_| RuntimeError::Failed(failed.into()))
     }
 }
 
 impl State {
-    /// The verb of `here` waits. A task that needs no conversation moves to the background, so that the next request
-    /// can start; one-shot requests keep their order.
-    pub fn waits(&mut self, verb: Running<Done>) {
-        match std::mem::take(&mut self.here.wait) {
-            Wait::Background(task) if task.place == Place::Background && self.attendance == Attendance::Present => {
-                self.background.push((task, verb));
-                return self.idle();
+    /// Runs `work` on another thread and returns; its notice is reported when it ends. One-shot requests keep their
+    /// order, so they wait.
+    pub fn in_background(
+        &mut self,
+        what: String,
+        failed: &'static str,
+        work: impl FnOnce(&Doing) -> Done<Notice> + Send + 'static,
+    ) -> Done {
+        let (mut task, thread) = Task::start(what, failed, work)?;
+        if task.is_short() || self.attendance == Attendance::Absent {
+            return result(thread, failed).map(|notice| self.report(notice));
+        }
+        self.background.push(Background { task, thread, failed });
+        self.show_rest();
+        Ok(())
+    }
+
+    /// `progress`: a line, or `None` at the end of the task.
+    pub fn on_task(&mut self, channel: &Receiver<String>, progress: Option<String>) {
+        let is_its = |task: &Task| task.progress.same_channel(channel);
+        if let Some(at) = self.background.iter().position(|background| is_its(&background.task)) {
+            match progress {
+                Some(what) => self.background[at].task.what = what,
+                None => {
+                    let Background { thread, failed, .. } = self.background.remove(at);
+                    match result(thread, failed) {
+                        Ok(notice) => self.report(notice),
+                        Err(e) => self.failed(&e),
+                    }
+                }
             }
-            wait => self.here.wait = wait,
-        }
-        if let Wait::Background(task) = &self.here.wait {
-            let shown = task.activity();
-            self.activity(shown);
-        }
-        self.here.verb = Some(verb);
-    }
-
-    pub fn on_task(&mut self, progress: Option<String>) {
-        let Wait::Background(task) = &mut self.here.wait else { return };
-        let Some(what) = progress else { return self.wake(Wake::Go) };
-        task.what = what;
-        let shown = task.activity();
-        self.activity(shown);
-    }
-
-    pub fn on_background_task(&mut self, at: usize, progress: Option<String>) {
-        let Some((task, _)) = self.background.get_mut(at) else { return };
-        if let Some(what) = progress {
-            task.what = what;
             return self.show_rest();
         }
-        let (task, verb) = self.background.remove(at);
-        self.at_once.push_back((task.serial, verb));
+        if let Some(at) = self.here.all.iter().position(|c| c.wait.task().is_some_and(is_its)) {
+            self.on(at, |state| {
+                let Wait::Thread(task) = &mut state.here.wait else { return };
+                let Some(what) = progress else { return state.wake(Wake::Go) };
+                task.what = what;
+                let shown = task.activity();
+                state.activity(shown);
+            });
+        }
     }
 
     pub fn show_rest(&mut self) {
@@ -152,4 +177,8 @@ impl State {
             self.idle();
         }
     }
+}
+
+fn result<T>(thread: JoinHandle<Done<T>>, failed: &str) -> Done<T> {
+    thread.join().unwrap_or_else(|_| Err(RuntimeError::Failed(failed.into())))
 }

@@ -143,17 +143,9 @@ fn prompt(path: &[&Message]) -> Option<String> {
         "This is how a conversation begins.\n\n{documents}Question: {}\n\nAnswer: {}\n\nWrite a title for it: three to six \
          words that say what it is about, in the language of the question, without quotation marks. Write the title and \
          nothing else.",
-        shortened(&question.text, SHOWN),
-        shortened(&answer.text, SHOWN)
+        first_words(&question.text, SHOWN),
+        first_words(&answer.text, SHOWN)
     ))
-}
-
-fn shortened(text: &str, most: usize) -> String {
-    let text = text.trim();
-    let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
-    let head = text.get(..end).unwrap_or_default();
-    let words = head.rsplit_once(char::is_whitespace).map_or(head, |(words, _)| words);
-    words.trim_end().to_owned()
 }
 
 fn cleaned(text: &str) -> Option<String> {

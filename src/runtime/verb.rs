@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::baton::{Baton, Held, Running};
 use super::executor::Executor;
 use super::task::Task;
-use super::{Activity, Attendance, Choice, Done, Level, Notice, Slot, State};
+use super::{Activity, Attendance, Choice, Conversation, Done, Level, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
@@ -46,7 +46,7 @@ pub(super) enum Wait {
         wanted: Wanted,
         until: Instant,
     },
-    Background(Task),
+    Thread(Task),
     Question {
         id: u64,
         notice: Box<Notice>,
@@ -73,12 +73,11 @@ pub(super) enum Work {
 
 #[derive(Debug)]
 pub(super) enum Wake {
+    /// What it waited for is there, or the time is over.
     Go,
     Stopped,
     Answer(Answer),
     Engine(EngineEvent),
-    /// The time to save and to refresh numbers.
-    Tick,
     ShownAgain,
 }
 
@@ -87,7 +86,7 @@ impl Wait {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Wait::Idle | Wait::Turn | Wait::Model | Wait::Question { .. } => None,
-            Wait::Background(task) => task.until,
+            Wait::Thread(task) => task.until,
             Wait::Saved { until, .. } | Wait::Engine { until, .. } => Some(*until),
         }
     }
@@ -96,9 +95,9 @@ impl Wait {
         matches!(self, Wait::Engine { commands, .. } if commands.contains(&command))
     }
 
-    pub(super) fn background(&self) -> Option<&Task> {
+    pub(super) fn task(&self) -> Option<&Task> {
         match self {
-            Wait::Background(task) => Some(task),
+            Wait::Thread(task) => Some(task),
             _ => None,
         }
     }
@@ -172,10 +171,10 @@ impl Verb {
         self.next_question += 1;
         let id = self.next_question;
         let before = self.here.activity.clone();
-        match self.off_screen {
+        match self.here.is_in_front() {
+            true => self.activity(Activity::Idle),
             // Off screen only the question is reported, not an end of work.
-            true => self.here.activity = Activity::Idle,
-            false => self.activity(Activity::Idle),
+            false => self.here.activity = Activity::Idle,
         }
         let notice = Box::new(notice(id));
         self.report((*notice).clone());
@@ -197,75 +196,40 @@ pub(super) fn verb(baton: &Baton<State>, body: impl AsyncFnOnce(&mut Verb) -> Do
 }
 
 impl State {
-    /// Runs a verb of `here` up to its next wait or its end.
-    pub fn resume_verb(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
+    /// Runs a verb of a conversation up to its next wait or its end.
+    pub fn resume_verb(mut self: Box<State>, at: usize, mut running: Running<Done>) -> Box<State> {
         let baton = self.baton.clone();
+        self.here.enter(Some(at));
         self.here.wait = Wait::Idle;
         let (mut state, polled) = running.poll(&baton, self);
         match polled {
-            Poll::Pending => state.waits(running),
+            Poll::Pending => state.here.verb = Some(running),
             Poll::Ready(done) => state.after(done),
         }
-        state
-    }
-
-    /// Runs a verb that waits at most for another thread, while the conversation's own verb waits.
-    fn run_at_once(mut self: Box<State>, mut running: Running<Done>) -> Box<State> {
-        let baton = self.baton.clone();
-        let own = (std::mem::take(&mut self.here.wait), self.here.wake.take());
-        let (mut state, polled) = running.poll(&baton, self);
-        let wait = std::mem::replace(&mut state.here.wait, own.0);
-        state.here.wake = own.1;
-        match (polled, wait) {
-            (Poll::Ready(Ok(())), _) => {}
-            (Poll::Ready(Err(e)), _) => state.failed(&e),
-            (Poll::Pending, Wait::Background(task)) => state.background.push((task, running)),
-            (Poll::Pending, _) => {
-                state.note(Level::Error, "internal error: a request waits for something while another verb runs");
-            }
-        }
+        state.here.enter(None);
         state
     }
 
     /// Resumes all verbs at the end of their wait.
     pub fn settle(mut self: Box<State>) -> Box<State> {
-        loop {
-            if let Some((serial, running)) = self.at_once.pop_front() {
-                let at = self.at_work(|session| session.serial == serial);
-                self = self.run_in(at, running, State::run_at_once);
-                self.show_rest();
-                continue;
-            }
-            let at = match self.others.iter().position(|other| other.wake.is_some()) {
-                _ if self.here.wake.is_some() => None,
-                None => return self,
-                at => at,
-            };
-            let conversation = match at {
-                Some(at) => &mut self.others[at],
-                None => &mut self.here,
-            };
-            match conversation.verb.take() {
-                Some(running) => self = self.run_in(at, running, State::resume_verb),
-                None => conversation.wake = None,
+        while let Some(at) = self.woken() {
+            match self.here.all[at].verb.take() {
+                Some(running) => self = self.resume_verb(at, running),
+                None => self.here.all[at].wake = None,
             }
         }
+        self
     }
 
-    /// Runs a verb in `here` or in another conversation.
-    pub fn run_in(
-        mut self: Box<State>,
-        at: Option<usize>,
-        running: Running<Done>,
-        run: fn(Box<State>, Running<Done>) -> Box<State>,
-    ) -> Box<State> {
-        let Some(at) = at else { return run(self, running) };
-        self.exchange(at);
-        self.off_screen = true;
-        self = run(self, running);
-        self.off_screen = false;
-        self.exchange(at);
-        self
+    /// A conversation whose wait has ended; the one in front is the first.
+    fn woken(&self) -> Option<usize> {
+        let is_over = |wait: &Wait| match wait {
+            Wait::Saved { wanted, until } => self.disk.has(*wanted) || Instant::now() >= *until,
+            Wait::Engine { until, .. } => Instant::now() >= *until,
+            _ => false,
+        };
+        let ended = |c: &Conversation| c.wake.is_some() || c.verb.is_some() && is_over(&c.wait);
+        self.here.front_first().find(|at| ended(&self.here.all[*at]))
     }
 
     pub fn wake(&mut self, wake: Wake) {

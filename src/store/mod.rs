@@ -98,7 +98,6 @@ pub use row_source::{Opened, StoredRows};
 pub use salvage::Unread;
 pub use schema::VERSION as DATA_VERSION;
 pub use scratch::Scratch;
-pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in, unchanged_prefix};
 pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};

@@ -10,7 +10,8 @@ use rusqlite::Connection;
 use super::database::Store;
 use super::error::{Result, StoreError, Watch};
 use super::query::{self, PLACES, text_at};
-use crate::core::transcript::{MessageId, SessionId};
+use crate::core::transcript::MessageId;
+use crate::runtime::protocol::SearchRow;
 
 const BATCH: i64 = 64;
 /// Bytes of text indexed in one transaction (unless one message has more), for which other writers wait.
@@ -18,17 +19,6 @@ const BATCH_BYTES: i64 = 1 << 18;
 const TEXTS: usize = 64;
 /// Words that the index looks up; the remaining words of a long query are searched in the texts.
 const INDEXED_WORDS: usize = 64;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SearchHit {
-    pub session: SessionId,
-    pub name: String,
-    pub message: MessageId,
-    /// Its number on its branch, from 1.
-    pub number: u64,
-    pub snippet: String,
-    pub created_ms: i64,
-}
 
 impl Store {
     /// Indexes new texts and returns how many. `watch` receives the messages done, of all new ones.
@@ -69,7 +59,7 @@ impl Store {
 
     /// Messages that contain every word of `query` (`"in quotes"`: a phrase), best first, ignoring case. New texts are
     /// indexed first ([`Store::index_texts`]). Reads a few texts at a time, so that others can read in between.
-    pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
+    pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchRow>> {
         // A text that cannot be indexed now (a full disk) is missing from the result; the search still succeeds.
         if let Err(StoreError::Stopped) = self.index_texts(watch) {
             return Err(StoreError::Stopped);
@@ -99,7 +89,7 @@ impl Store {
                     if hits.len() >= limit {
                         break;
                     }
-                    let Some((session, name)) = shown.by(*id, *sent_in) else { continue };
+                    let Some(name) = shown.by(*id, *sent_in) else { continue };
                     let mut one = text_of.query([id])?;
                     let Some(row) = one.next()? else { continue };
                     let text = text_at(row, 0);
@@ -107,9 +97,8 @@ impl Store {
                     if !scanned.iter().all(|word| lower.contains(word)) {
                         continue;
                     }
-                    hits.push(SearchHit {
-                        session: SessionId(session),
-                        name: name.to_owned(),
+                    hits.push(SearchRow {
+                        session: name.to_owned(),
                         message: MessageId(*id),
                         number: row.get(1)?,
                         snippet: snippet(&text, first),
@@ -155,8 +144,8 @@ impl Shown {
         Ok(Shown { live, reached })
     }
 
-    fn by(&self, message: i64, sent_in: i64) -> Option<(i64, &str)> {
-        let shown = |session: i64| Some((session, self.live.get(&session)?.as_str()));
+    fn by(&self, message: i64, sent_in: i64) -> Option<&str> {
+        let shown = |session: i64| Some(self.live.get(&session)?.as_str());
         shown(sent_in).or_else(|| shown(*self.reached.get(&message)?))
     }
 }

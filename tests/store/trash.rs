@@ -258,7 +258,7 @@ fn a_long_session_in_the_trash_is_no_matter_to_a_search() {
     store.delete(chat.session).unwrap();
     let begun = Instant::now();
     let hits = store.search("usual answer", 100, &Watch::NONE).unwrap();
-    let shown: Vec<(u64, &str)> = hits.iter().map(|h| (h.number, h.name.as_str())).collect();
+    let shown: Vec<(u64, &str)> = hits.iter().map(|h| (h.number, h.session.as_str())).collect();
     assert_eq!(shown.len(), 3, "{shown:?}");
     for place in [(2, "first"), (4, "first"), (6, "second")] {
         assert!(shown.contains(&place), "{shown:?}");

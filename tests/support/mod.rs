@@ -284,7 +284,7 @@ impl Chat {
             save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
-            device_notes: runtime::DeviceNotes::Always,
+            device_notes: runtime::DeviceNotes::All,
         })
         .unwrap();
         Chat { runtime, text, log: None, seen: Vec::new(), engine: None }

@@ -7,8 +7,9 @@ use super::library::Found;
 use crate::cli::ask_all;
 use crate::cli::oneshot::{looked_at, reason};
 use crate::core::transcript::{Finish, Match, Message, Role};
+use crate::runtime::protocol::SearchRow;
 use crate::runtime::protocol::{Level, Notice};
-use crate::store::{DocumentRecord, SearchHit};
+use crate::store::DocumentRecord;
 use crate::tui::fan_out::sentences;
 
 const SHOWN: usize = 5;
@@ -120,7 +121,7 @@ pub(super) fn found(name: &str, found: &Found) -> CallToolResult {
     result(text, object)
 }
 
-pub(super) fn hits(hits: &[SearchHit]) -> CallToolResult {
-    let row = |h: &SearchHit| json!({ "session": h.name, "message": h.number, "snippet": h.snippet });
+pub(super) fn hits(hits: &[SearchRow]) -> CallToolResult {
+    let row = |h: &SearchRow| json!({ "session": h.session, "message": h.number, "snippet": h.snippet });
     CallToolResult::structured(json!({ "hits": hits.iter().map(row).collect::<Value>() }))
 }

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::cli::{Context, open};
 use crate::core::transcript::{Match, Quote};
+use crate::runtime::protocol::SearchRow;
 use crate::runtime::render::Renderer;
 use crate::runtime::text_as_read;
-use crate::store::{DocumentRecord, SearchHit, Store, Watch};
+use crate::store::{DocumentRecord, Store, Watch};
 use crate::text::cited::{self, Index, Source};
 use crate::text::near::no_document;
 
@@ -114,7 +115,7 @@ impl Library {
         })
     }
 
-    pub(super) fn search(&self, text: &str) -> Result<Vec<SearchHit>, String> {
+    pub(super) fn search(&self, text: &str) -> Result<Vec<SearchRow>, String> {
         if text.trim().is_empty() {
             return Err("The text to search for is empty.".to_owned());
         }

@@ -50,11 +50,11 @@ macro_rules! requests {
         $with! {
             Ask(text: String), Waits => ask.await;
             AskForSeveral { text: String, count: u64 }, Waits => ask_for_several.await;
-            Stop, Waits => end_unattended;
+            Stop, Waits => end;
             /// Answer to a question of the runtime: the key of the chosen option.
-            Choose { question: u64, key: char }, Waits => choose;
+            Choose { question: u64, key: char }, Runs => choose;
             /// Answer to the plan of a load: indices of the files to load, in order.
-            ChooseFiles { question: u64, files: Vec<usize> }, Waits => choose_files;
+            ChooseFiles { question: u64, files: Vec<usize> }, Runs => choose_files;
             /// Alt-1..9: a session opened in this run, by its serial.
             Switch(serial: u64), Leaves => switch.await;
             /// Opens another conversation while messages are queued here. The slot is kept until [`Request::There`] with `None`.
@@ -88,8 +88,8 @@ macro_rules! requests {
             Title(text: String), Runs => title;
             Pin(name: Option<String>), Waits => pin;
             Delete(name: Option<String>), Waits => delete.await;
-            Search(text: String), Runs => search.await;
-            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Runs => export.await;
+            Search(text: String), Runs => search;
+            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Runs => export;
             Import(path: String), Waits => import.await;
             Save, Runs => save_report;
             Timeline, Runs => timeline;
@@ -106,7 +106,7 @@ macro_rules! requests {
             Mark(name: String), Waits => mark;
             Goto(target: GotoTarget), Waits => goto.await;
             Aside(question: String), Apart => aside.await;
-            StopAside, Waits => end_aside;
+            StopAside, Runs => end_aside;
             AskAll { question: String, library: Option<String>, read: bool }, Waits => ask_all.await;
             When(question: String), Waits => when.await;
             /// One question about documents of the library, read in this order. Their state is kept, the question is not.

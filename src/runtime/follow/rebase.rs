@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::super::task::{Doing, Place};
+use super::super::task::Doing;
 use super::super::{Attendance, Branch, Done, Form, Plan, State, Verb, refused};
 use super::LOOKING;
 use super::versions::versions;
@@ -134,7 +134,7 @@ impl Verb {
             };
             files.into_iter().map(age).map(|(age, file)| (file, age)).collect()
         };
-        self.elsewhere(Place::InTurn, LOOKING.into(), "The files were not put in order.", ages).await
+        self.elsewhere(LOOKING.into(), "The files were not put in order.", ages).await
     }
 }
 

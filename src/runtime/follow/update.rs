@@ -3,7 +3,7 @@
 //! an answer that differs from the one before.
 
 use super::super::ask::Shown;
-use super::super::task::{Doing, Place};
+use super::super::task::Doing;
 use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
 use super::{LOOKING, Pending, What};
 use crate::config::settings::NewFiles;
@@ -72,7 +72,7 @@ impl Verb {
         let looks: Vec<_> = self.following().into_iter().flat_map(|f| f.followers.iter().map(Follower::look)).collect();
         for look in looks {
             let look = move |doing: &Doing| look(&doing.cancel);
-            self.elsewhere(Place::InTurn, LOOKING.into(), "The question was not asked.", look).await?;
+            self.elsewhere(LOOKING.into(), "The question was not asked.", look).await?;
         }
         while let Ok((serial, look)) = self.follows.looks.try_recv() {
             self.on_look(serial, look);

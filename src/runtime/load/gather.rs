@@ -1,7 +1,7 @@
 //! Finds the documents of a load (files, folders, standard input), cuts them as the options demand, and finds those
 //! that the conversation holds already.
 
-use super::super::task::{Doing, Place};
+use super::super::task::Doing;
 use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
 use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{DocumentInfo, Message, Role};
@@ -27,7 +27,7 @@ impl Verb {
             let files = paths.clone();
             let failed = "Reading the files failed unexpectedly. Nothing was loaded.";
             let read = move |doing: &Doing| sources::gather(&files, &how, &doing.cancel);
-            let found = self.elsewhere(Place::InTurn, "opening files".into(), failed, read).await?;
+            let found = self.elsewhere("opening files".into(), failed, read).await?;
             gathered = self.gathered(&paths, found)?;
         }
         for skipped in gathered.skipped.iter().take(SKIPPED) {

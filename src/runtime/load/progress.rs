@@ -14,6 +14,10 @@ impl Load {
         self.items.first().map_or(0, Item::start)
     }
 
+    fn seconds(&self) -> f64 {
+        self.started.map_or(0.0, |at| at.elapsed().as_secs_f64())
+    }
+
     pub(super) fn shown(&self, position: u64) -> Activity {
         self.show(position, 0, Duration::ZERO)
     }
@@ -25,7 +29,7 @@ impl Load {
             done: position.saturating_sub(self.begun()),
             total: self.total,
             tokens_per_s: per_second(self.read + more, self.reading + elapsed),
-            elapsed_ms: self.started.elapsed().as_secs_f64() * 1000.0,
+            elapsed_ms: self.seconds() * 1000.0,
             left_after: self.left_after,
         })
     }
@@ -45,7 +49,7 @@ impl Sink<Verb> for Load {
 impl State {
     pub(super) fn say_loaded(&mut self, load: &Load) {
         let kept: u64 = load.items.iter().filter(|i| i.kept).map(|i| i.file.tokens).sum();
-        let seconds = load.started.elapsed().as_secs_f64();
+        let seconds = load.seconds();
         let what = match load.items.as_slice() {
             [one] => one.file.name.clone(),
             many => counted(many.len() as u64, "file"),

@@ -56,8 +56,8 @@ impl State {
         }
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
-        let State { here, disk, out, looking, .. } = *self;
-        let Conversation { session, lock, .. } = here;
+        let Conversation { session, lock, .. } = std::mem::take(&mut *self.here);
+        let State { disk, out, looking, .. } = *self;
         let (id, name, lasts) = (session.id, session.id.map(|_| session.name), !disk.discard);
         let store = Arc::clone(&disk.store);
         let shown = matches!(disk.shown, SaveState::TextOnly(_));
