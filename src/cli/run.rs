@@ -385,10 +385,10 @@ impl Loop {
         self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
         self.last_frame = Some(Instant::now());
         let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
-        if note.session != self.app.session.name {
-            note.session.clone_from(&self.app.session.name);
+        if note.session != self.app.open.view.name {
+            note.session.clone_from(&self.app.open.view.name);
         }
-        note.messages = self.app.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
+        note.messages = self.app.open.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ const NOTIFY_AFTER_MS: u64 = 10_000;
 pub(super) const HINT_MS: u64 = 4_000;
 
 pub(super) fn note(app: &mut App, level: Level, text: &str) {
-    app.transcript.note(level, text, app.requests);
+    app.open.transcript.note(level, text, app.requests);
 }
 
 pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
@@ -37,8 +37,8 @@ pub(super) fn failed(app: &mut App, why: &str) {
     match app.attempt.take() {
         Some(Attempt { line, .. }) => {
             refuse(app, why);
-            if app.composer.is_empty() {
-                app.composer.set(&line);
+            if app.open.composer.is_empty() {
+                app.open.composer.set(&line);
             }
         }
         None if app.refusal.as_deref() == Some(clean(why).as_str()) => {}
@@ -68,7 +68,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         (app.waiting, app.answered) = (true, true);
     } else {
-        app.tabs.wanted = None;
+        app.open.wanted = None;
         app.show_after_open = None;
     }
     effects.push(Effect::Send(request));
@@ -85,14 +85,14 @@ pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     if matches!(app.activity, Activity::Starting { .. }) {
         return Some("The model is still loading; try again when it is ready");
     }
-    if app.busy() || app.tabs.is_leaving() {
+    if app.busy() || app.open.is_leaving() {
         return Some("Busy: stop first (Esc), or wait until the answer is complete");
     }
     (!app.questions.is_empty()).then_some("Answer the question first")
 }
 
 pub(super) fn hold(app: &mut App) {
-    app.queue.held = !app.queue.lines.is_empty();
+    app.open.queue.held = !app.open.queue.lines.is_empty();
 }
 
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {

@@ -168,14 +168,14 @@ impl Popup {
 fn names(app: &App) -> Names<'_> {
     Names {
         sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
+        documents: app.open.view.documents.iter().map(|d| d.name.as_str()).collect(),
         library: app.library.iter().map(|d| d.name.as_str()).collect(),
         themes: app.config.themes.iter().map(String::as_str).collect(),
     }
 }
 
 fn before_caret(app: &App) -> &str {
-    &app.composer.text()[..app.composer.cursor()]
+    &app.open.composer.text()[..app.open.composer.cursor()]
 }
 
 pub(super) fn drop_outdated(app: &mut App) {
@@ -195,7 +195,7 @@ pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
 }
 
 pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.composer.text().starts_with('/') {
+    if app.open.composer.text().starts_with('/') {
         return;
     }
     if let Some((_, query)) = typed(before_caret(app)) {
@@ -208,7 +208,7 @@ const SHELVED: usize = 6;
 pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
     let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
-    let documents: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+    let documents: Vec<&str> = app.open.view.documents.iter().map(|d| d.name.as_str()).collect();
     let mut candidates: Vec<Candidate> =
         best(&now, &documents).map(|name| Candidate::mention(name, "read already")).collect();
     // A file with this name is read from disk; its kept state still matches if the file is unchanged.
@@ -249,9 +249,9 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
 /// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
 /// is never replaced.
 fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.composer.text() != "/") else { return };
+    let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.open.composer.text() != "/") else { return };
     let naming = popup.from == 0;
-    let typed = app.composer.text().get(popup.from..).unwrap_or_default();
+    let typed = app.open.composer.text().get(popup.from..).unwrap_or_default();
     let exact = naming && popup.selected == 0 && find(typed.trim_start_matches('/')).is_some();
     let chosen = popup.candidates.get(popup.selected).filter(|c| popup.meant && !exact && c.text != typed);
     let Some(candidate) = chosen else {
@@ -273,14 +273,14 @@ fn take_candidate(app: &mut App) {
 }
 
 fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
-    let line = app.composer.text().to_string();
-    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else { return };
+    let line = app.open.composer.text().to_string();
+    let (Some(before), Some(after)) = (line.get(..from), line.get(app.open.composer.cursor()..)) else { return };
     let space = if finished && !after.starts_with(' ') { " " } else { "" };
-    app.composer.set(&format!("{before}{text}{space}"));
-    let at = app.composer.cursor();
+    app.open.composer.set(&format!("{before}{text}{space}"));
+    let at = app.open.composer.cursor();
     if !after.is_empty() {
-        app.composer.set(&format!("{before}{text}{space}{after}"));
-        app.composer.go(at);
+        app.open.composer.set(&format!("{before}{text}{space}{after}"));
+        app.open.composer.go(at);
     }
 }
 
@@ -299,7 +299,7 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
         [] => {}
         [_] => replace_word(app, from, &shared, !shared.ends_with('/') || from == 0),
         _ => {
-            if shared.len() > app.composer.cursor().saturating_sub(from) {
+            if shared.len() > app.open.composer.cursor().saturating_sub(from) {
                 replace_word(app, from, &shared, false);
             }
             let line = before_caret(app).to_owned();

@@ -3,8 +3,8 @@
 
 use super::acts::{offer, remember};
 use super::cleaned::clean;
-use super::composer::Composer;
 use super::keys::Action;
+use super::open::Session;
 use super::{App, Effect};
 use crate::core::transcript::LONGEST_PROMPT;
 use crate::runtime::protocol::Request;
@@ -14,20 +14,18 @@ const ASIDE_MS: u64 = 8_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    /// The draft that the runtime has.
-    pub(super) kept: String,
     seen: String,
     pub(super) due: Option<u64>,
 }
 
 /// The draft to save if it differs from the runtime's. A draft above the size limit is not saved; the last one stays.
-pub(super) fn unkept(composer: &Composer, kept: &mut String) -> Option<String> {
-    let text = composer.expanded();
+pub(super) fn unkept(session: &mut Session) -> Option<String> {
+    let text = session.composer.expanded();
     let text = if text.trim().is_empty() { String::new() } else { text };
-    if text == *kept || text.len() > LONGEST_PROMPT {
+    if text == session.kept || text.len() > LONGEST_PROMPT {
         return None;
     }
-    kept.clone_from(&text);
+    session.kept.clone_from(&text);
     Some(text)
 }
 
@@ -37,11 +35,11 @@ pub(super) fn send(app: &mut App, serial: u64, text: String, effects: &mut Vec<E
 }
 
 pub(super) fn look(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    if app.drafts.seen != app.composer.text() {
-        app.drafts.seen = app.composer.text().to_owned();
+    if app.drafts.seen != app.open.composer.text() {
+        app.drafts.seen = app.open.composer.text().to_owned();
         app.drafts.due = Some(now + REST_MS);
     }
-    if app.composer.is_empty() {
+    if app.open.composer.is_empty() {
         keep(app, effects);
     }
 }
@@ -54,48 +52,47 @@ pub(super) fn rested(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn keep(app: &mut App, effects: &mut Vec<Effect>) {
     app.drafts.due = None;
-    let serial = app.tabs.serial();
+    let serial = app.open.serial();
     if serial != 0
-        && let Some(text) = unkept(&app.composer, &mut app.drafts.kept)
+        && let Some(text) = unkept(&mut app.open)
     {
         send(app, serial, text, effects);
     }
 }
 
 pub(super) fn keep_all(app: &mut App, effects: &mut Vec<Effect>) {
-    for (serial, text) in app.tabs.unkept() {
-        send(app, serial, text, effects);
+    app.drafts.due = None;
+    if app.open.serial() == 0 {
+        let text = app.open.composer.expanded();
+        return remember(app, &text, effects);
     }
-    if app.tabs.serial() == 0 {
-        let text = app.composer.expanded();
-        remember(app, &text, effects);
-    }
-    keep(app, effects);
+    let drafts: Vec<_> = app.open.all().filter_map(|s| Some((s.serial(), unkept(s)?))).collect();
+    drafts.into_iter().for_each(|(serial, text)| send(app, serial, text, effects));
 }
 
 /// Applies the draft of the session that was just opened, from an earlier run or another terminal. Text typed
 /// meanwhile stays.
 pub(super) fn brought_back(app: &mut App, text: &str, now: u64) {
-    if clean(&app.drafts.kept) == text {
+    if clean(&app.open.kept) == text {
         return;
     }
-    let before = std::mem::replace(&mut app.drafts.kept, text.to_owned());
-    let typed = app.composer.expanded();
+    let before = std::mem::replace(&mut app.open.kept, text.to_owned());
+    let typed = app.open.composer.expanded();
     if typed == text {
         return;
     }
     let text = if typed.is_empty() || typed != before {
-        if text.is_empty() || app.composer.recall(text) {
+        if text.is_empty() || app.open.composer.recall(text) {
             return;
         }
         "The earlier input is set aside"
     } else {
         // Nothing was typed since the last save: the other terminal's version replaces the draft.
-        app.composer.clear_to_cut();
+        app.open.composer.clear_to_cut();
         if text.is_empty() {
             "Another terminal sent or cleared this"
         } else {
-            app.composer.recall(text);
+            app.open.composer.recall(text);
             "Another terminal changed this"
         }
     };

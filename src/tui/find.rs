@@ -8,6 +8,7 @@ use ratatui::layout::{Position, Rect};
 use super::acts::{hint, send};
 use super::cells::width;
 use super::keys::{Action, Code, Key};
+use super::open::Session;
 use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::transcript::Hit;
@@ -76,28 +77,27 @@ pub(super) fn open(app: &mut App) {
     app.popup = None;
     // An older hint would hide the count.
     app.hint = None;
-    app.transcript.clear_remark();
-    app.transcript.deselect();
-    match &mut app.find {
+    app.open.transcript.clear_remark();
+    app.open.transcript.deselect();
+    match &mut app.open.find {
         Some(find) => find.typing = true,
-        None => app.find = Some(Find { typing: true, ..Find::default() }),
+        None => app.open.find = Some(Find { typing: true, ..Find::default() }),
     }
 }
 
 fn look(app: &mut App) {
-    let Some(find) = &mut app.find else { return };
-    find.hits = app.transcript.hits(&find.query);
-    find.at = app.transcript.nearest(&find.hits).unwrap_or(0);
+    let Session { find: Some(find), transcript, .. } = &mut *app.open else { return };
+    find.hits = transcript.hits(&find.query);
+    find.at = transcript.nearest(&find.hits).unwrap_or(0);
     if let Some(hit) = find.here() {
-        app.transcript.show_hit(hit);
+        transcript.show_hit(hit);
     }
 }
 
 fn step(app: &mut App, by: isize) {
-    let Some(find) = &mut app.find else { return };
-    let hits = app.transcript.hits(&find.query);
+    let Session { find: Some(find), transcript, .. } = &mut *app.open else { return };
     let last = find.here();
-    find.hits = hits;
+    find.hits = transcript.hits(&find.query);
     let count = isize::try_from(find.hits.len()).unwrap_or(isize::MAX);
     if count == 0 {
         return;
@@ -106,18 +106,18 @@ fn step(app: &mut App, by: isize) {
     let at = (isize::try_from(at).unwrap_or(0) + by).rem_euclid(count);
     find.at = usize::try_from(at).unwrap_or(0);
     if let Some(hit) = find.here() {
-        app.transcript.show_hit(hit);
+        transcript.show_hit(hit);
     }
 }
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
-    let Some(find) = &mut app.find else { return false };
+    let Some(find) = &mut app.open.find else { return false };
     if app.config.keys.action(key) == Some(Action::Find) {
         open(app);
         return true;
     }
     match (key.code, find.typing) {
-        (Code::Esc, _) => app.find = None,
+        (Code::Esc, _) => app.open.find = None,
         (Code::Enter, true) if find.hits.is_empty() => hint(app, "Not found; Esc leaves the search", now + HINT_MS),
         (Code::Enter, true) => find.typing = false,
         (Code::Backspace, true) => {
@@ -142,13 +142,13 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
         (Code::Char('/'), false) => find.typing = true,
         (Code::Char('a'), false) if !key.ctrl && !key.alt => {
             let words = find.query.clone();
-            app.find = None;
+            app.open.find = None;
             app.find_here = Some(words.clone());
             app.wrote = false;
             send(app, Request::Search(words), effects);
         }
         _ => {
-            app.find = None;
+            app.open.find = None;
             return false;
         }
     }
@@ -156,7 +156,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 }
 
 pub(super) fn paste(app: &mut App, text: &str) {
-    if let Some(find) = &mut app.find {
+    if let Some(find) = &mut app.open.find {
         find.query.push_str(text.lines().next().unwrap_or(""));
         look(app);
     }

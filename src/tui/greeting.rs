@@ -17,7 +17,7 @@ pub fn greeting(app: &App) -> Vec<Row> {
 }
 
 pub(super) fn may_offer(app: &App) -> bool {
-    app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
+    app.is_demo() && app.tour.is_none() && app.open.transcript.messages().next().is_none()
 }
 
 pub(super) fn offers_drawn(app: &App) -> bool {
@@ -25,10 +25,10 @@ pub(super) fn offers_drawn(app: &App) -> bool {
 }
 
 fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
-    if app.transcript.messages().next().is_some() {
+    if app.open.transcript.messages().next().is_some() {
         return None;
     }
-    let (area, notes) = (layout::regions(app).transcript, app.transcript.window().len());
+    let (area, notes) = (layout::regions(app).transcript, app.open.transcript.window().len());
     let forms = [Form::Whole, Form::Short, Form::Brief, Form::Line];
     let forms = forms.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
     let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
@@ -47,7 +47,7 @@ const MARGIN: usize = 2;
 
 /// The session that Enter continues: of this folder, before anything is typed.
 pub(super) fn offered(app: &App) -> Option<&SessionRow> {
-    let begun = app.transcript.messages().next().is_some() || !app.composer.is_empty() || app.tour.is_some();
+    let begun = app.open.transcript.messages().next().is_some() || !app.open.composer.is_empty() || app.tour.is_some();
     app.config.offer.as_ref().filter(|_| !begun)
 }
 
@@ -143,7 +143,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
 
 /// The sample question that a number offers.
 pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
-    question(c).filter(|_| app.composer.is_empty() && offers_drawn(app))
+    question(c).filter(|_| app.open.composer.is_empty() && offers_drawn(app))
 }
 
 pub(super) fn question(number: char) -> Option<&'static str> {
@@ -152,12 +152,12 @@ pub(super) fn question(number: char) -> Option<&'static str> {
 }
 
 pub(super) fn next(app: &App) -> Option<&'static str> {
-    let sample_only = app.session.documents.iter().all(|d| d.name == NAME) && !app.session.documents.is_empty();
-    if !app.composer.is_empty() || !(offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only) {
+    let sample_only = app.open.view.documents.iter().all(|d| d.name == NAME) && !app.open.view.documents.is_empty();
+    if !app.open.composer.is_empty() || !(offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only) {
         return None;
     }
     let is_done =
-        |q: &str| app.transcript.messages().any(|m| m.role == crate::core::transcript::Role::User && m.text == q);
+        |q: &str| app.open.transcript.messages().any(|m| m.role == crate::core::transcript::Role::User && m.text == q);
     QUESTIONS.into_iter().find(|q| !is_done(q))
 }
 

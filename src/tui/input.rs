@@ -42,7 +42,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return overlay_key(app, key, now, effects);
     }
-    if app.find.is_some() && super::find::key(app, key, now, effects) {
+    if app.open.find.is_some() && super::find::key(app, key, now, effects) {
         return;
     }
     if app.popup.is_some() && popup_key(app, key, now, effects) {
@@ -51,14 +51,14 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if key == TAKE_UP && super::late::take_up(app) {
         return;
     }
-    if app.several.is_some() && super::several::key(app, key) {
+    if app.open.several.is_some() && super::several::key(app, key) {
         return;
     }
     let action = app.config.keys.action(key);
     if app.activity.is_loading() && action.is_some_and(is_about_the_transcript) {
         return;
     }
-    if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
+    if app.open.transcript.selected().is_some() && app.open.composer.is_empty() && selected_key(app, key, effects) {
         return;
     }
     match action {
@@ -67,7 +67,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
                 Code::Char(c) => c.to_digit(10),
                 _ => None,
             };
-            super::tabs::go(app, number, now, effects);
+            super::open::go(app, number, now, effects);
         }
         Some(action) => perform(app, action, now, effects),
         None => {
@@ -82,24 +82,24 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
-    if c == '?' && app.composer.is_empty() {
+    if c == '?' && app.open.composer.is_empty() {
         return open_list(app, help::all);
     }
     if let Some(question) = super::greeting::numbered(app, c) {
-        app.composer.set(question);
+        app.open.composer.set(question);
         app.offered = Some(c);
         return;
     }
     // A second digit continues a number, so the first one was no choice.
     if let Some(number) = app.offered.take()
-        && super::greeting::question(number) == Some(app.composer.text())
+        && super::greeting::question(number) == Some(app.open.composer.text())
     {
-        app.composer.set(number.encode_utf8(&mut [0; 4]));
+        app.open.composer.set(number.encode_utf8(&mut [0; 4]));
     }
     // A command typed after `/undo` must not extend the question that `/undo` recalled.
-    let at_end = app.composer.cursor() == app.composer.text().len();
-    if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
-        app.composer.clear_to_cut();
+    let at_end = app.open.composer.cursor() == app.open.composer.text().len();
+    if c == '/' && at_end && app.open.editing.is_none() && app.open.composer.is_recalled() {
+        app.open.composer.clear_to_cut();
         offer(app, "The question is set aside", Action::Yank, "brings it back", now + QUIT_MS);
     }
     write(app, c, effects);
@@ -113,24 +113,25 @@ fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.popup = None;
     app.wrote = true;
-    app.transcript.deselect();
+    app.open.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.ui.paste_fold_chars, app.config.ui.paste_fold_lines);
-    app.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
+    app.open.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
 }
 
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
-    change(&mut app.composer);
+    change(&mut app.open.composer);
     app.wrote = true;
     app.history.rest();
-    app.transcript.deselect();
+    app.open.transcript.deselect();
     if app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit)).is_some() {
         app.hint = None;
     }
     // Command names pop up while they are typed; arguments only on Tab.
-    let before = app.composer.text()[..app.composer.cursor()].to_string();
-    let naming =
-        before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
+    let before = app.open.composer.text()[..app.open.composer.cursor()].to_string();
+    let naming = before.starts_with('/')
+        && !before.contains(char::is_whitespace)
+        && before.len() == app.open.composer.text().len();
     app.popup = if naming { super::complete::popup(app, &before) } else { None };
 }
 
@@ -138,8 +139,8 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
     let cells = usize::from(app.size.0).saturating_sub(2);
     match action {
         Action::Send => {
-            let line = app.composer.text();
-            if line.ends_with('\\') && app.composer.cursor() == line.len() {
+            let line = app.open.composer.text();
+            if line.ends_with('\\') && app.open.composer.cursor() == line.len() {
                 edit(app, |c| {
                     c.perform(Action::Backspace);
                     c.insert("\n");
@@ -150,26 +151,26 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Newline => edit(app, |c| c.insert("\n")),
         Action::Escape => escape(app, now, effects),
-        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
+        Action::Eof if !app.open.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
         Action::Eof => quit_or_ask(app, effects),
         Action::Up => {
-            if !app.composer.up(cells) {
-                let draft = app.composer.text().to_string();
+            if !app.open.composer.up(cells) {
+                let draft = app.open.composer.text().to_string();
                 if let Some(prompt) = app.history.up(&draft).map(str::to_string) {
-                    app.composer.set(&prompt);
+                    app.open.composer.set(&prompt);
                 }
             }
         }
         Action::Down => {
-            if !app.composer.down(cells)
+            if !app.open.composer.down(cells)
                 && let Some(prompt) = app.history.down().map(str::to_string)
             {
-                app.composer.set(&prompt);
+                app.open.composer.set(&prompt);
             }
         }
-        Action::LineEnd if app.composer.at_line_end() => app.transcript.follow(),
+        Action::LineEnd if app.open.composer.at_line_end() => app.open.transcript.follow(),
         Action::Left | Action::Right | Action::LineStart | Action::LineEnd | Action::WordLeft | Action::WordRight => {
-            app.composer.perform(action);
+            app.open.composer.perform(action);
         }
         Action::Backspace => {
             edit(app, |c| c.perform(action));
@@ -187,20 +188,20 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Complete => match super::greeting::next(app) {
             Some(question) => {
-                app.composer.set(question);
+                app.open.composer.set(question);
                 app.offered = None;
             }
             None => complete(app, effects),
         },
-        Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
-        Action::PageDown => app.transcript.scroll_by(app.transcript.page()),
-        Action::Top => app.transcript.scroll_top(),
-        Action::Follow => app.transcript.follow(),
-        Action::PrevMessage => app.transcript.select(-1),
-        Action::NextMessage => app.transcript.select(1),
+        Action::PageUp => app.open.transcript.scroll_pages(-1),
+        Action::PageDown => app.open.transcript.scroll_pages(1),
+        Action::Top => app.open.transcript.scroll_top(),
+        Action::Follow => app.open.transcript.follow(),
+        Action::PrevMessage => app.open.transcript.select(-1),
+        Action::NextMessage => app.open.transcript.select(1),
         Action::Palette => open_list(app, |_| help::commands()),
         Action::Find => super::find::open(app),
-        Action::Thinking => app.transcript.toggle_thoughts(),
+        Action::Thinking => app.open.transcript.toggle_thoughts(),
         Action::Panel => {
             app.panel = Some(!super::layout::panel_shown(app));
             if app.size.0 < super::options::PANEL_FROM {
@@ -213,21 +214,21 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             }
         }
         Action::Split => {
-            if let Err(why) = super::tabs::split(app) {
+            if let Err(why) = super::open::split(app) {
                 hint(app, why, now + QUIT_MS);
             }
         }
-        Action::OtherSide => super::tabs::switch_side(app, now, effects),
-        Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
-        Action::Unqueue => match app.queue.lines.pop_front() {
+        Action::OtherSide => super::open::switch_side(app, now, effects),
+        Action::Editor => effects.push(Effect::Editor(app.open.composer.expanded())),
+        Action::Unqueue => match app.open.queue.lines.pop_front() {
             Some(next) => {
                 // The text in the input takes this place in the queue.
-                let draft = Queued { line: app.composer.take(), edits: app.editing.take() };
+                let draft = Queued { line: app.open.composer.take(), edits: app.open.editing.take() };
                 if !draft.line.trim().is_empty() {
-                    app.queue.lines.push_front(draft);
+                    app.open.queue.lines.push_front(draft);
                 }
-                app.composer.set(&next.line);
-                app.editing = next.edits;
+                app.open.composer.set(&next.line);
+                app.open.editing = next.edits;
                 app.took_out = true;
                 super::mention::is_decided(app);
             }
@@ -241,14 +242,14 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    if app.transcript.selected().is_some() {
-        return app.transcript.deselect();
+    if app.open.transcript.selected().is_some() {
+        return app.open.transcript.deselect();
     }
     if !app.busy() && super::tour::leave(app) {
         return;
     }
-    if app.editing.take().is_some() {
-        app.composer.clear_to_cut();
+    if app.open.editing.take().is_some() {
+        app.open.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
     }
     if app.runs() {
@@ -260,10 +261,15 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if app.is_armed(Armed::Escape, now) {
         (app.armed, app.hint) = (None, None);
-        if app.composer.is_empty() { send(app, Request::Timeline, effects) } else { app.composer.clear_to_cut() }
+        if app.open.composer.is_empty() {
+            send(app, Request::Timeline, effects)
+        } else {
+            app.open.composer.clear_to_cut()
+        }
     } else if !app.is_armed(Armed::Swallow, now) {
         app.armed = Some((Armed::Escape, now + ESC_MS));
-        let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+        let text =
+            if app.open.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
         hint(app, text, now + ESC_MS);
     }
 }
@@ -283,7 +289,7 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return close_overlay(app, effects);
     }
-    if app.popup.take().is_some() || app.find.take().is_some() {
+    if app.popup.take().is_some() || app.open.find.take().is_some() {
         return;
     }
     if app.is_armed(Armed::Ignore, now) {
@@ -294,9 +300,9 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             stop(app, effects);
         }
         app.armed = Some((Armed::Ignore, now + IGNORE_MS));
-    } else if !app.composer.is_empty() {
-        app.composer.clear_to_cut();
-        app.editing = None;
+    } else if !app.open.composer.is_empty() {
+        app.open.composer.clear_to_cut();
+        app.open.editing = None;
         offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
     } else if app.is_armed(Armed::Quit, now) {
         quit(app, effects);
@@ -326,7 +332,7 @@ fn is_about_the_transcript(action: Action) -> bool {
 }
 
 fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
-    let Some((number, message)) = app.transcript.selected_message() else { return false };
+    let Some((number, message)) = app.open.transcript.selected_message() else { return false };
     let document = message.meta.document.as_ref().map(|d| d.name.clone());
     if key.ctrl || key.alt {
         return false;
@@ -340,7 +346,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         _ => 0,
     };
     if by != 0 {
-        app.transcript.select(by);
+        app.open.transcript.select(by);
         return true;
     }
     let request = match key.code {
@@ -362,7 +368,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         Code::Enter => match document {
             Some(name) => Request::Open(name),
             None => {
-                app.transcript.open_selected();
+                app.open.transcript.open_selected();
                 return true;
             }
         },
@@ -374,7 +380,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         refuse(app, why);
         return true;
     }
-    app.transcript.deselect();
+    app.open.transcript.deselect();
     send(app, request, effects);
     true
 }

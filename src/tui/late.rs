@@ -32,7 +32,7 @@ fn writes_on(app: &App) -> bool {
     }
     match &app.overlay {
         Some(open) => open.query().is_some_and(|query| !query.is_empty()),
-        None => app.wrote && !app.composer.is_empty() || app.find.as_ref().is_some_and(super::Find::typing),
+        None => app.wrote && !app.open.composer.is_empty() || app.open.find.as_ref().is_some_and(super::Find::typing),
     }
 }
 

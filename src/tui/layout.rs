@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use ratatui::layout::Rect;
 
+use super::open::Side;
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row, first_rows};
-use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
 use super::{App, Question, entry};
@@ -47,14 +47,14 @@ pub struct Regions {
 
 pub fn panel_shown(app: &App) -> bool {
     app.size.0 >= PANEL_FROM
-        && app.tabs.side(app.size.0).is_none()
+        && app.open.side(app.size.0).is_none()
         && app.panel.unwrap_or(app.config.ui.panel != Panel::Off)
 }
 
 fn composer_rows(app: &App) -> u16 {
     let cells = usize::from(app.size.0).saturating_sub(2);
     let limit = (app.size.1 / 3).clamp(3, 12);
-    u16::try_from(app.composer.rows(cells).len()).unwrap_or(u16::MAX).clamp(1, limit)
+    u16::try_from(app.open.composer.rows(cells).len()).unwrap_or(u16::MAX).clamp(1, limit)
 }
 
 pub fn banner_text(app: &App) -> Option<(String, Role)> {
@@ -68,10 +68,10 @@ fn alarm(app: &App) -> Option<String> {
             let colon = if why.starts_with("since") { "" } else { ":" };
             Some(format!("NOT SAVED{colon} {why}"))
         }
-        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) | SaveState::Off => app
-            .session
-            .view_only
-            .then(|| "VIEW ONLY: nothing can be added here; /fork makes a copy you can write in".to_string()),
+        _ if app.open.view.view_only => {
+            Some("VIEW ONLY: nothing can be added here; /fork makes a copy you can write in".to_string())
+        }
+        _ => None,
     }
 }
 
@@ -82,23 +82,23 @@ pub fn greeting_height(greeting: &[Row]) -> usize {
 /// The reason of the last refusal; otherwise the last note while the transcript is hidden.
 pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     if let Some(why) = &app.refusal {
-        let look = entry::Look { cells, ..app.transcript.look() };
+        let look = entry::Look { cells, ..app.open.transcript.look() };
         return first_rows(entry::note_rows(Level::Error, why, look), NOTE_ROWS, cells);
     }
-    let hidden = app.activity.is_loading() || app.several.is_some();
-    let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
+    let hidden = app.activity.is_loading() || app.open.several.is_some();
+    let rows = if hidden { app.open.transcript.last_note(app.requests, cells) } else { Vec::new() };
     first_rows(rows, NOTE_ROWS, cells)
 }
 
 /// With parallel answers, several choices share a row, so that half of the body is left for the answers.
 pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
-    let height = if app.several.is_some() { body / 2 } else { body };
+    let height = if app.open.several.is_some() { body / 2 } else { body };
     question.rows(usize::from(app.size.0), usize::from(height))
 }
 
 pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
     let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
-    let Some(several) = app.several.as_ref().filter(|_| chooses) else { return Cow::Borrowed(question) };
+    let Some(several) = app.open.several.as_ref().filter(|_| chooses) else { return Cow::Borrowed(question) };
     let short = question.without_labels();
     let rows = several_rows(body, below, question_height(app, &short, body));
     match several.is_in_sight(usize::from(app.size.0), usize::from(rows)) {
@@ -121,7 +121,7 @@ pub fn regions(app: &App) -> Regions {
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
-    let side = app.tabs.side(width);
+    let side = app.open.side(width);
     let half = width.saturating_sub(1) / 2;
     let banner_cells = if side.is_some() { half } else { left };
     let note_cells = banner_cells.saturating_sub(u16::from(side.is_some()));
@@ -130,15 +130,15 @@ pub fn regions(app: &App) -> Regions {
         super::wrap::wrap_text(&text, role, usize::from(banner_cells).saturating_sub(2)).len().min(3)
     });
     let banner = u16::try_from(banner).unwrap_or(0);
-    let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);
+    let queue = u16::try_from(app.open.queue.lines.len().min(2)).unwrap_or(0);
     let full = width >= FULL_SIZE.0 && height >= FULL_SIZE.1;
     let (top, status) = if full { (2, 1) } else { (0, 0) };
     let below = composer + 2 + status;
     let body = height.saturating_sub(top + below);
     let below_question = banner + note + queue;
-    let question = app.questions.front().filter(|_| app.several.is_some());
+    let question = app.questions.front().filter(|_| app.open.several.is_some());
     let question = question.map_or(0, |q| question_height(app, &shown_question(app, q, body, below_question), body));
-    let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
+    let marker = u16::from(app.open.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(below_question + marker);
     let (column, x, other_x, heading) = match side {
         None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),

@@ -196,7 +196,7 @@ pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effec
 }
 
 pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
-    if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
+    if app.open.composer.text().starts_with('/') || app.open.editing.is_some() || app.lookup.is_some() {
         return false;
     }
     let Some(paths) = pasted_paths(text) else { return false };
@@ -214,8 +214,8 @@ pub(super) fn load_for_question(
 ) {
     let line = commands::line_of(&text);
     remember(app, &line, effects);
-    app.queue.lines.push_front(Queued { line, edits: None });
-    app.reading_for_question = true;
+    app.open.queue.lines.push_front(Queued { line, edits: None });
+    app.open.reading = true;
     load(app, paths, library, effects);
 }
 
@@ -226,8 +226,8 @@ pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effe
 }
 
 pub(super) fn not_read(app: &mut App, now: u64) {
-    if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
-        app.queue.held = true;
+    if std::mem::take(&mut app.open.reading) && !app.open.queue.lines.is_empty() {
+        app.open.queue.held = true;
         let text = not_sent(app);
         hint(app, text, now + HINT_MS);
     }

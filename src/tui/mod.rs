@@ -32,6 +32,7 @@ pub mod markdown;
 mod math;
 pub mod mention;
 mod notices;
+pub mod open;
 pub mod options;
 pub mod overlay;
 mod paint;
@@ -46,7 +47,6 @@ pub mod selection;
 mod sessions;
 pub mod several;
 pub mod status;
-pub mod tabs;
 mod theme;
 mod themes;
 pub mod tour;
@@ -60,22 +60,19 @@ use std::collections::VecDeque;
 
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::ModelInfo;
-use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, SessionRow, SessionView};
+use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, SessionRow};
 use complete::Popup;
-use composer::Composer;
 use drafts::Drafts;
 use find::Find;
 use history::History;
+use open::Sessions;
 use options::UiConfig;
 use overlay::{Item, Overlay};
 use palette::Palette;
-use selection::Selection;
-use several::Several;
-use tabs::Tabs;
 use tour::Tour;
-use transcript::Transcript;
 
 pub use event::{Effect, Event, FileRow, Redraw};
+pub use open::Queued;
 pub use question::{Asker, Question, Standing};
 pub use update::update;
 
@@ -98,35 +95,17 @@ pub enum Phase {
     Ended,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Queued {
-    pub line: String,
-    pub edits: Option<MessageId>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Queue {
-    pub lines: VecDeque<Queued>,
-    pub held: bool,
-}
-
 #[derive(Debug, Default)]
 pub struct App {
     pub config: UiConfig,
     pub size: (u16, u16),
-    pub transcript: Transcript,
-    pub composer: Composer,
-    /// The session on screen; the transcript has its messages.
-    pub session: SessionView,
-    pub tabs: Tabs,
+    pub open: Sessions,
     drafts: Drafts,
     pub activity: Activity,
     pub meters: Meters,
     pub save: SaveState,
     left_out: Option<String>,
     pub model: Option<ModelInfo>,
-    pub queue: Queue,
-    pub several: Option<Several>,
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
@@ -134,11 +113,8 @@ pub struct App {
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
     pub questions: VecDeque<Question>,
-    pub find: Option<Find>,
-    pub selection: Option<Selection>,
     pub popup: Option<Popup>,
     pub history: History,
-    pub editing: Option<MessageId>,
     took_out: bool,
     /// Text below the input, with the time at which it disappears.
     pub hint: Option<(String, Option<u64>)>,
@@ -163,10 +139,8 @@ pub struct App {
     sent: u64,
     served: u64,
     lookup: Option<mention::Lookup>,
-    reading_for_question: bool,
     requests: u64,
     focused: bool,
-    busy_since: Option<u64>,
     show_after_open: Option<(String, MessageId)>,
     /// A query on all branches of the open session; hits of other sessions are dropped.
     find_here: Option<String>,
@@ -231,7 +205,7 @@ impl App {
 
     /// Whether the session has messages, on any branch.
     pub(crate) fn has_begun(&self) -> bool {
-        self.transcript.messages().next().is_some() || !self.session.timeline.is_empty()
+        self.open.transcript.messages().next().is_some() || !self.open.view.timeline.is_empty()
     }
 
     pub fn is_demo(&self) -> bool {
@@ -239,7 +213,7 @@ impl App {
     }
 
     fn last_answer(&self) -> Option<&crate::core::transcript::Message> {
-        self.transcript.messages().rfind(|m| m.role == crate::core::transcript::Role::Assistant)
+        self.open.transcript.messages().rfind(|m| m.role == crate::core::transcript::Role::Assistant)
     }
 
     /// In the list of themes, the selected one; otherwise the current one.
@@ -266,11 +240,11 @@ impl App {
             fold_key: self.config.keys.shortest(keys::Action::Thinking),
             select_key: self.config.keys.shortest(keys::Action::PrevMessage),
         };
-        self.transcript.set_look(look, regions.transcript.height as usize);
-        if let Some(other) = self.tabs.side_text(self.size.0) {
+        self.open.transcript.set_look(look, regions.transcript.height as usize);
+        if let Some(other) = self.open.side_text(self.size.0) {
             other.set_look(look, regions.other.height as usize);
         }
-        if let Some(several) = &mut self.several {
+        if let Some(several) = &mut self.open.several {
             several.set_size(regions.several.width as usize, regions.several.height as usize);
         }
         if let Some(overlay) = &mut self.overlay {

@@ -13,7 +13,6 @@ use super::several::Several;
 use super::status::writing_speed;
 use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
 use crate::core::sanitize::in_markdown;
-use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
     Activity, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionView,
@@ -44,46 +43,33 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Ready(info) => app.model = Some(info),
         Notice::Session(view) => {
             session(app, view, now, effects);
-            if let Some(held) = app.tabs.held.take() {
+            if let Some(held) = app.open.held.take() {
                 self::notice(app, held, now, effects);
             }
         }
         Notice::Tree(tree) => {
-            app.session.branch = tree.branch;
-            app.session.timeline = tree.timeline.into_iter().map(timeline_row).collect();
-            app.session.documents = tree.documents.into_iter().map(document_row).collect();
-            app.session.map = tree.map;
-        }
-        Notice::Added(message) => {
-            if message.role == Role::Document {
-                app.reading_for_question = false;
-            }
-            app.transcript.add(message);
+            app.open.view.branch = tree.branch;
+            app.open.view.timeline = tree.timeline.into_iter().map(timeline_row).collect();
+            app.open.view.documents = tree.documents.into_iter().map(document_row).collect();
+            app.open.view.map = tree.map;
         }
         Notice::Several(answers) => {
             app.popup = None;
-            hidden(app);
-            app.several = Some(Several::new(&answers));
+            app.open.forget_places();
+            app.open.several = Some(Several::new(&answers));
         }
-        Notice::Delta { message, thinking, text } => {
-            match app.several.as_mut().filter(|several| several.has(message)) {
-                Some(several) => several.delta(message, thinking, &text),
-                None => app.transcript.delta(message, thinking, &text),
-            }
+        Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => {
+            app.open.take_message(notice);
         }
-        Notice::Finished(message) => match app.several.as_mut().filter(|several| several.has(message.id)) {
-            Some(several) => several.finish(&message),
-            None => app.transcript.finish(message),
-        },
         Notice::Acknowledged(count) => {
             app.served = count;
             app.waiting &= count < app.sent;
             app.answered &= count < app.sent;
             app.leads &= app.waiting;
-            app.tabs.served(count);
+            app.open.served(count);
         }
         Notice::Activity(activity) => redraw = self::activity(app, activity, now, effects),
-        Notice::Background { serial, notice } => redraw = super::tabs::background(app, serial, *notice, now, effects),
+        Notice::Background { serial, notice } => redraw = super::open::background(app, serial, *notice, now, effects),
         Notice::Meters(meters) => app.meters = meters,
         Notice::Save(state) => {
             app.save = match state {
@@ -157,10 +143,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.popup = None;
             if editing.is_some() {
                 // Ctrl-Y brings the draft back.
-                app.composer.clear_to_cut();
+                app.open.composer.clear_to_cut();
             }
-            if app.composer.recall(&clean(&text)) {
-                app.editing = editing;
+            if app.open.composer.recall(&clean(&text)) {
+                app.open.editing = editing;
                 if text.starts_with("/system ") {
                     let sets = app.config.keys.does(Action::Send, "sets the text in the input").unwrap_or_default();
                     offer(app, &sets, Action::Editor, "opens it in your editor", now + HINT_MS);
@@ -171,10 +157,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Draft(text) => drafts::brought_back(app, &clean(&text), now),
         Notice::Prompts(prompts) => app.history.earlier(prompts),
-        Notice::Titled(title) => app.session.title = line(&title),
+        Notice::Titled(title) => app.open.view.title = line(&title),
         Notice::Named { name, opened } => {
-            app.session.name = line(&name);
-            app.tabs.set_list(cleaned::opened(opened));
+            app.open.view.name = line(&name);
+            app.open.set_list(cleaned::opened(opened));
         }
         Notice::Library(names) => {
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
@@ -188,7 +174,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             let here = app.find_here.take().filter(|words| *words == query);
             let rows =
                 rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r });
-            let name = app.session.name.clone();
+            let name = app.open.view.name.clone();
             let rows = rows.filter(|r| here.is_none() || r.session == name).map(Item::Hit);
             arrive(app, ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows), now);
         }
@@ -226,10 +212,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
 /// The runtime has only warned about the last command: the input shows the reason and receives the command again.
 fn refused(app: &mut App) {
     let Some(super::acts::Attempt { line, warning: Some(why) }) = app.attempt.take() else { return };
-    app.transcript.take_notes(app.requests);
+    app.open.transcript.take_notes(app.requests);
     app.refusal = Some(why);
-    if app.composer.is_empty() {
-        app.composer.set(&line);
+    if app.open.composer.is_empty() {
+        app.open.composer.set(&line);
     }
 }
 
@@ -247,10 +233,10 @@ fn left_out(app: &mut App, why: String) -> String {
 }
 
 fn session(app: &mut App, mut view: SessionView, now: u64, effects: &mut Vec<Effect>) {
-    let place = app.tabs.place();
+    let place = app.open.place();
     let led_away = perform::led_away(app, &view);
-    super::tabs::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)), now, effects);
-    if app.tabs.place() != place {
+    super::open::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)), now, effects);
+    if app.open.place() != place {
         late::session_left(app);
     }
     if led_away {
@@ -258,16 +244,15 @@ fn session(app: &mut App, mut view: SessionView, now: u64, effects: &mut Vec<Eff
     }
     app.leads = false;
     let messages = std::mem::take(&mut view.messages);
-    app.session = cleaned::session(view);
-    app.several = None;
-    // Hits and selected text belong to the messages that were replaced.
-    app.find = None;
-    app.selection = None;
-    app.transcript.replace(messages, app.requests);
-    if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.session.name)
-        && !app.transcript.show(id)
+    let open = &mut *app.open;
+    open.view = cleaned::session(view);
+    // All of these belong to the messages that are replaced.
+    (open.several, open.find, open.selection) = (None, None, None);
+    open.transcript.replace(messages, app.requests);
+    if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.open.view.name)
+        && !app.open.transcript.show(id)
     {
-        match app.waiting && !app.queue.held && !app.queue.lines.is_empty() {
+        match app.waiting && !app.open.queue.held && !app.open.queue.lines.is_empty() {
             true => {
                 note(app, Level::Warn, "That is on another branch; /timeline opens it when the current work is done")
             }
@@ -294,9 +279,9 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
         Activity::Restoring { .. } => before = "restoring".into(),
         _ => {}
     }
-    app.transcript.set_doing(&before, &speed);
+    app.open.transcript.set_doing(&before, &speed);
     if let Activity::Thinking { ms, tokens, .. } = activity {
-        app.transcript.set_thought(ms, tokens);
+        app.open.transcript.set_thought(ms, tokens);
     }
     let (rests, background) = (activity.rests(), activity.is_background());
     // Notices sent before the stop must not undo it.
@@ -304,36 +289,29 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
         app.activity = cleaned::activity(activity);
     }
     if app.activity.is_loading() {
-        hidden(app);
+        app.open.forget_places();
     }
     if rests {
-        app.transcript.close_open();
+        app.open.transcript.close_open();
         if was_busy || was_background && !background {
             became_idle(app, now, effects);
         }
         if background {
-            app.busy_since.get_or_insert(now);
+            app.open.since.get_or_insert(now);
         }
         Redraw::Now
     } else {
-        app.busy_since.get_or_insert(now);
+        app.open.since.get_or_insert(now);
         Redraw::Stream
     }
 }
 
-/// Keys must not act on a hidden transcript.
-fn hidden(app: &mut App) {
-    app.transcript.deselect();
-    app.find = None;
-    app.selection = None;
-}
-
 fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
-    if !app.queue.lines.is_empty() {
+    let took = app.open.since.take().map_or(0, |since| now.saturating_sub(since));
+    if !app.open.queue.lines.is_empty() {
         return;
     }
-    let name = if app.session.name.is_empty() { "sala-chat".into() } else { app.session.name.clone() };
+    let name = if app.open.view.name.is_empty() { "sala-chat".into() } else { app.open.view.name.clone() };
     let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
     notify(app, &name, what, took, effects);
 }

@@ -1,6 +1,6 @@
 //! Sending: messages, commands, the queue, and commands that the interface executes itself.
 
-use super::acts::{Attempt, asking, note, open_list, open_page, refuse, remember, send};
+use super::acts::{Attempt, asking, hold, note, open_list, open_page, refuse, remember, send};
 use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
@@ -15,20 +15,20 @@ use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     (app.offered, app.wrote) = (None, false);
     // A command on its own line after a recalled question runs; the question stays in the input.
-    if app.editing.is_none()
-        && let Some(line) = app.composer.after_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
+    if app.open.editing.is_none()
+        && let Some(line) = app.open.composer.after_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
         && commands::is_command(line)
         && let Ok(parsed) = commands::parse(line, app.config.home.as_deref())
-        && let Some(line) = app.composer.take_after_recalled()
+        && let Some(line) = app.open.composer.take_after_recalled()
     {
         app.history.push(line.trim());
-        app.transcript.follow();
+        app.open.transcript.follow();
         return match waits(app, &parsed.outcome) {
-            true => app.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
+            true => app.open.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
             false => run(app, parsed.outcome, effects),
         };
     }
-    let line = app.composer.expanded();
+    let line = app.open.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
     // A stop holds queued lines; only a question or a waiting command releases them.
     let sends = match &parsed {
@@ -36,12 +36,12 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         Some(Ok(parsed)) => waits(app, &parsed.outcome),
         Some(Err(_)) => false,
     };
-    app.queue.held &= !sends;
+    app.open.queue.held &= !sends;
     if line.trim().is_empty() {
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
         if let Some(row) = super::greeting::offered(app) {
             let command = format!("/resume {}", commands::escaped(&row.name));
-            app.composer.set(&command);
+            app.open.composer.set(&command);
             submit(app, now, effects);
         }
         return;
@@ -56,34 +56,34 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         Some(Err(why)) => return refuse(app, why),
         Some(Ok(parsed)) => {
             if parsed.outcome.leaves_an_edit() {
-                app.editing = None;
+                app.open.editing = None;
             }
             if waits(app, &parsed.outcome) {
                 queue(app, effects);
             } else {
                 app.history.push(line.trim());
-                app.composer.take();
+                app.open.composer.take();
                 let asks = matches!(parsed.outcome, Outcome::Runtime(_));
                 run(app, parsed.outcome, effects);
                 let outside = |e: &Effect| matches!(e, Effect::Theme(_) | Effect::CodeTheme(_) | Effect::Keep { .. });
                 let asks = asks || effects.iter().any(outside);
                 app.attempt = asks.then(|| Attempt { line: line.clone(), warning: None });
-                if app.refusal.is_some() && app.composer.is_empty() {
-                    app.composer.set(&line);
+                if app.refusal.is_some() && app.open.composer.is_empty() {
+                    app.open.composer.set(&line);
                 }
             }
         }
         None if must_wait(app) || queues_after(app) => queue(app, effects),
         None => {
             app.history.push(&line);
-            app.composer.take();
-            let edits = app.editing.take();
+            app.open.composer.take();
+            let edits = app.open.editing.take();
             ask(app, &line, edits, effects);
         }
     }
     app.popup = None;
-    app.transcript.deselect();
-    app.transcript.follow();
+    app.open.transcript.deselect();
+    app.open.transcript.follow();
     pump_queue(app, now, effects);
 }
 
@@ -93,7 +93,7 @@ fn must_wait(app: &App) -> bool {
 
 /// Held questions were typed first, so a new one is queued after them, except one taken out of the queue.
 fn queues_after(app: &App) -> bool {
-    app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
+    app.open.editing.is_none() && !app.took_out && !app.open.queue.lines.is_empty()
 }
 
 /// With a single engine slot, a command that leaves the session waits for the session's queued lines.
@@ -102,23 +102,24 @@ fn waits(app: &App, outcome: &Outcome) -> bool {
     must_wait(app)
         && match outcome.while_busy() {
             WhileBusy::Waits => true,
-            WhileBusy::Leaves => alone && !app.queue.held && !app.queue.lines.is_empty(),
+            WhileBusy::Leaves => alone && !app.open.queue.held && !app.open.queue.lines.is_empty(),
             WhileBusy::Runs | WhileBusy::Apart => false,
         }
 }
 
 fn queue(app: &mut App, effects: &mut Vec<Effect>) {
-    let line = app.composer.take();
+    let line = app.open.composer.take();
     app.history.push(&line);
     // Stored now, so that it survives a crash.
     remember(app, &line, effects);
-    app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
+    let edits = app.open.editing.take();
+    app.open.queue.lines.push_back(Queued { line, edits });
 }
 
 /// Sends queued lines once the model is free and every request is acknowledged, but not while another session opens.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
-    while !app.queue.held && is_free(app) {
-        let Some(Queued { line, edits }) = app.queue.lines.pop_front() else { return };
+    while !app.open.queue.held && is_free(app) {
+        let Some(Queued { line, edits }) = app.open.queue.lines.pop_front() else { return };
         if commands::is_command(&line) {
             match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
@@ -136,7 +137,7 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn is_free(app: &App) -> bool {
-    !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
+    !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.open.is_leaving()
 }
 
 fn leads_elsewhere(outcome: &Outcome) -> bool {
@@ -156,16 +157,15 @@ fn leads_elsewhere(outcome: &Outcome) -> bool {
 
 /// A queued command failed to open another place, so the lines after it are held.
 pub(super) fn not_led(app: &mut App) {
-    let queued = app.queue.lines.len();
-    if std::mem::take(&mut app.leads) || app.tabs.has_for_another(queued) {
-        app.queue.held = queued > 0;
+    if std::mem::take(&mut app.leads) || app.open.has_for_another() {
+        hold(app);
     }
 }
 
 /// Whether an answer led to another session or back in this one; lines queued before belong to the old place.
 pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
-    let elsewhere = view.serial != app.tabs.serial() || view.messages.len() < app.transcript.messages().count();
-    app.answered && !app.tabs.is_leaving() && elsewhere
+    let elsewhere = view.serial != app.open.serial() || view.messages.len() < app.open.transcript.messages().count();
+    app.answered && !app.open.is_leaving() && elsewhere
 }
 
 fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
@@ -174,7 +174,7 @@ fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Ef
         None => super::greeting::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
         // In an answer or a system text, `@` is an ordinary letter.
         Some(message) => {
-            app.transcript.messages().any(|m| m.id == message && m.role == Role::User)
+            app.open.transcript.messages().any(|m| m.id == message && m.role == Role::User)
                 && mention::look_up(app, &text, edits, effects)
         }
     };
@@ -202,7 +202,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                 app.aside_apart = app.has_work();
                 if app.aside_apart { send(app, request, effects) } else { occupy(app, request, effects) }
             }
-            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::tabs::leave(app, request, effects),
+            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::open::leave(app, request, effects),
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();
                 let save = PresetAction::Save { name, display };
@@ -248,7 +248,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
         Local::Settings(word) => open_list(app, |app| super::help::settings(app, word.as_deref())),
         Local::Files => files::open("", effects),
         Local::Split => {
-            if let Err(why) = super::tabs::split(app) {
+            if let Err(why) = super::open::split(app) {
                 refuse(app, why);
             }
         }
@@ -266,12 +266,15 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
 pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     let nothing = || "/copy: there is no answer yet".to_string();
     let selected =
-        || app.transcript.selected_message().map(|(_, m)| m).or_else(|| app.last_answer()).ok_or_else(nothing);
+        || app.open.transcript.selected_message().map(|(_, m)| m).or_else(|| app.last_answer()).ok_or_else(nothing);
     match what {
         CopyWhat::Last => app.last_answer().map(|m| m.text.clone()).ok_or_else(nothing),
-        CopyWhat::Message(n) => {
-            app.transcript.numbered(n).map(|m| m.text.clone()).ok_or(format!("/copy: there is no message #{n} here"))
-        }
+        CopyWhat::Message(n) => app
+            .open
+            .transcript
+            .numbered(n)
+            .map(|m| m.text.clone())
+            .ok_or(format!("/copy: there is no message #{n} here")),
         CopyWhat::Block(n) => {
             let message = selected()?;
             let colours = Colours::default();
@@ -289,13 +292,13 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             let passage = n.checked_sub(1).and_then(|i| passages.get(i));
             let passage =
                 passage.ok_or(format!("/copy: there is no passage [{n}]; the answer looked at {}", passages.len()))?;
-            let holds = app.transcript.numbered(passage.number);
+            let holds = app.open.transcript.numbered(passage.number);
             let holds = holds.ok_or(format!("/copy: message #{} is not here", passage.number))?;
             Ok(passage.lines(&holds.text).map(|(_, line)| line).collect::<Vec<_>>().join("\n"))
         }
         CopyWhat::All => {
             let all: Vec<String> =
-                app.transcript.messages().map(|m| format!("{}: {}", m.role.speaker(), m.text)).collect();
+                app.open.transcript.messages().map(|m| format!("{}: {}", m.role.speaker(), m.text)).collect();
             if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
         }
     }

@@ -135,7 +135,7 @@ impl FilePick {
 }
 
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let (page, vim) = (app.transcript.page(), app.config.ui.vim_keys);
+    let (page, vim) = (app.open.transcript.page(), app.config.ui.vim_keys);
     let Some(question) = app.questions.front_mut() else { return };
     let (asker, Some(pick)) = (question.asker, &mut question.pick) else { return };
     let key = if vim && !key.ctrl && !key.alt { key.as_arrow() } else { key };

@@ -113,7 +113,7 @@ impl Question {
 
 fn writes(app: &App) -> bool {
     let searches = app.overlay.as_ref().and_then(Overlay::query).is_some_and(|query| !query.is_empty());
-    !app.composer.is_empty() || searches || app.find.as_ref().is_some_and(Find::typing)
+    !app.open.composer.is_empty() || searches || app.open.find.as_ref().is_some_and(Find::typing)
 }
 
 pub(super) fn seen(app: &mut App) {

@@ -13,7 +13,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         // A closed terminal cannot answer a question.
-        let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
+        let lines: Vec<String> = app.open.unsent().cloned().collect();
         lines.iter().for_each(|line| remember(app, line, effects));
         drafts::keep_all(app, effects);
         send(app, Request::Quit, effects);
@@ -64,10 +64,9 @@ fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String 
 
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.runs() && !matches!(app.activity, Activity::Starting { .. });
-    let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
+    let others: Vec<String> = app.open.at_work().map(|name| format!("\"{name}\"")).collect();
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
-    let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());
-    let (commands, messages): (Vec<&String>, Vec<&String>) = queued.partition(|line| is_command(line));
+    let (commands, messages): (Vec<&String>, Vec<&String>) = app.open.unsent().partition(|line| is_command(line));
     let lengths: Vec<usize> = messages.into_iter().map(String::len).collect();
     let unsent = match lengths.len() {
         0 => String::new(),
@@ -79,7 +78,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         [one] => format!("{} did not run.", one.split_whitespace().next().unwrap_or(one.as_str())),
         more => format!("{} commands did not run.", more.len()),
     };
-    let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
+    let typed: Vec<(&str, String)> = app.open.drafts().filter(|(_, text)| is_remembered(text)).collect();
     let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();
     let mut names: Vec<String> = typed.iter().map(|(name, _)| format!("\"{name}\"")).collect();
     names.dedup();

@@ -75,7 +75,7 @@ impl Selection {
 
 fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     let area = layout::regions(app).transcript;
-    let window = app.transcript.window();
+    let window = app.open.transcript.window();
     let line = usize::from(y).saturating_sub(first_line(app)).min(window.len().checked_sub(1)?);
     let (entry, row) = *window.get(line)?;
     Some(Spot { entry, row, cell: usize::from(x.saturating_sub(area.x).min(area.width.saturating_sub(1))) })
@@ -89,38 +89,38 @@ pub(super) fn begin(app: &mut App, x: u16, y: u16) {
     if usize::from(y) < first_line(app) {
         return;
     }
-    app.selection = spot(app, x, y).map(|at| Selection { from: at, to: at, dragged: false });
+    app.open.selection = spot(app, x, y).map(|at| Selection { from: at, to: at, dragged: false });
 }
 
 pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     let area = layout::regions(app).transcript;
-    if app.selection.is_none() {
+    if app.open.selection.is_none() {
         return;
     }
     if y < area.y {
-        app.transcript.scroll_by(-1);
+        app.open.transcript.scroll_by(-1);
     } else if y >= area.y + area.height {
-        app.transcript.scroll_by(1);
+        app.open.transcript.scroll_by(1);
     }
-    app.transcript.prepare();
+    app.open.transcript.prepare();
     let y = y.clamp(area.y, (area.y + area.height).saturating_sub(1));
-    if let (Some(to), Some(selection)) = (spot(app, x, y), &mut app.selection) {
+    if let (Some(to), Some(selection)) = (spot(app, x, y), &mut app.open.selection) {
         selection.dragged |= to != selection.from;
         selection.to = to;
     }
 }
 
 pub(super) fn end(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let Some(selection) = app.selection else { return };
+    let Some(selection) = app.open.selection else { return };
     if !selection.dragged {
-        app.selection = None;
-        let entry = app.transcript.entries().get(selection.from.entry);
+        app.open.selection = None;
+        let entry = app.open.transcript.entries().get(selection.from.entry);
         if let Some(id) = entry.and_then(|e| e.as_message()).map(|m| m.id) {
-            app.transcript.show(id);
+            app.open.transcript.show(id);
         }
         return;
     }
-    let text = selection.text(&app.transcript);
+    let text = selection.text(&app.open.transcript);
     if width(&text) == 0 {
         return hint(app, "Nothing selected", now + HINT_MS);
     }

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use super::App;
 use super::keys::{Action, Code, Key};
 use super::markdown::{Colours, Style, render};
+use super::open::Session;
 use super::options::Glyphs;
 use super::paint::Painter;
 use super::rows::{Face, Role, Row};
@@ -197,16 +198,17 @@ impl Several {
 /// Scrolling keys move the answers, all others reach the input.
 pub(super) fn key(app: &mut App, key: Key) -> bool {
     let idle = !app.has_work();
-    let Some(several) = &mut app.several else { return false };
+    let Session { several, composer, .. } = &mut *app.open;
+    let Some(grid) = several else { return false };
     let action = app.config.keys.action(key);
     match (action, key.code) {
-        (Some(Action::Escape), _) if idle && several.done() => app.several = None,
-        (Some(Action::PageUp), _) => several.turn(-1),
-        (Some(Action::PageDown), _) => several.turn(1),
-        (Some(Action::Top), _) => several.turn(isize::MIN),
-        (Some(Action::Follow), _) => several.turn(isize::MAX),
-        (_, Code::Up) if app.composer.is_empty() => several.scroll(-1),
-        (_, Code::Down) if app.composer.is_empty() => several.scroll(1),
+        (Some(Action::Escape), _) if idle && grid.done() => *several = None,
+        (Some(Action::PageUp), _) => grid.turn(-1),
+        (Some(Action::PageDown), _) => grid.turn(1),
+        (Some(Action::Top), _) => grid.turn(isize::MIN),
+        (Some(Action::Follow), _) => grid.turn(isize::MAX),
+        (_, Code::Up) if composer.is_empty() => grid.scroll(-1),
+        (_, Code::Down) if composer.is_empty() => grid.scroll(1),
         (Some(Action::PrevMessage | Action::NextMessage | Action::Find | Action::Thinking), _) => {}
         _ => return false,
     }

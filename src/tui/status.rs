@@ -104,7 +104,7 @@ pub fn progress(app: &App) -> Option<Progress> {
 }
 
 pub fn title(app: &App) -> String {
-    let named = [app.session.title.as_str(), &app.session.name].into_iter().find(|name| !name.is_empty());
+    let named = [app.open.view.title.as_str(), &app.open.view.name].into_iter().find(|name| !name.is_empty());
     let name = named.unwrap_or("sala-chat");
     let mark = if app.unseen { "* " } else { "" };
     let doing = match &app.activity {
@@ -114,7 +114,7 @@ pub fn title(app: &App) -> String {
         Activity::Idle if parked(app) => ": parked".into(),
         _ => String::new(),
     };
-    let news = app.tabs.news();
+    let news = app.open.news();
     let news = if news.is_empty() { news } else { format!("  [{news}]") };
     format!("{mark}{name}{doing}{news}")
 }
@@ -174,13 +174,13 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     }
     let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();
     let mut pairs: Vec<(String, &str)> = Vec::new();
-    if app.transcript.selected().is_some() && app.composer.is_empty() {
+    if app.open.transcript.selected().is_some() && app.open.composer.is_empty() {
         for (k, what) in
             [("y", "copy"), ("e", "edit"), ("r", "again"), ("f", "fork"), ("Enter", "open"), ("Esc", "back")]
         {
             pairs.push((k.into(), what));
         }
-    } else if app.editing.is_some() {
+    } else if app.open.editing.is_some() {
         pairs.extend([(key(Action::Send), "send as a new branch"), ("Esc".into(), "leave it")]);
     } else {
         if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {

@@ -60,8 +60,7 @@ pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
             (app.config.ui.code_theme, app.attempt) = (name, None);
-            app.transcript.forget_colours();
-            app.tabs.forget_colours();
+            app.open.all().for_each(|session| session.transcript.forget_colours());
         }
         Err(why) => failed(app, &sanitize_line(&why)),
     }

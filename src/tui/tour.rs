@@ -151,18 +151,18 @@ impl Tour {
 
 pub(super) fn offer(app: &mut App) {
     let free = !app.busy() && app.model.is_some() && app.overlay.is_none() && app.questions.is_empty();
-    if !free || !app.queue.lines.is_empty() {
+    if !free || !app.open.queue.lines.is_empty() {
         return;
     }
     if let Some(line) = app.tour.as_mut().and_then(Tour::offer) {
-        app.composer.set(&line);
+        app.open.composer.set(&line);
     }
 }
 
 pub(super) fn leave(app: &mut App) -> bool {
     let Some(tour) = app.tour.take() else { return false };
     if tour.is_offered() {
-        app.composer.clear_to_cut();
+        app.open.composer.clear_to_cut();
     }
     note(
         app,

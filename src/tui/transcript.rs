@@ -128,11 +128,11 @@ impl Transcript {
         }
     }
 
-    pub(super) fn put_away(&mut self) -> Transcript {
-        let mut away = std::mem::take(self);
-        away.requested.clear();
-        away.selected = None;
-        away
+    /// Leaves the screen; returns the notes that answer `request`.
+    pub(super) fn put_away(&mut self, request: u64) -> Vec<Entry> {
+        self.requested.clear();
+        self.selected = None;
+        self.take_notes(request)
     }
 
     pub(super) fn take_notes(&mut self, request: u64) -> Vec<Entry> {

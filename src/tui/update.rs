@@ -26,7 +26,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Notice(notice) => redraw = notices::notice(app, notice, now, &mut effects),
         Event::Key(key) => {
-            app.selection = None;
+            app.open.selection = None;
             app.refusal = None;
             input::key(app, key, now, &mut effects);
         }
@@ -37,17 +37,17 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),
-            (None, _) => match &mut app.several {
+            (None, _) => match &mut app.open.several {
                 Some(several) => several.scroll(rows),
                 None if app.activity.is_loading() => {}
-                None => app.transcript.scroll_by(rows),
+                None => app.open.transcript.scroll_by(rows),
             },
         },
         Event::Click { x, y } => click(app, x, y),
         Event::Drag { x, y } => selection::drag(app, x, y),
         Event::Release => selection::end(app, now, &mut effects),
         Event::Resize { width, height } => {
-            app.selection = None;
+            app.open.selection = None;
             app.size = (width, height);
         }
         Event::Focus(focused) => {
@@ -57,7 +57,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             }
         }
         Event::Paths { prefix, found } => complete::paths(app, &prefix, &found),
-        Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
+        Event::Edited(Ok(text)) => app.open.composer.set(text.trim_end_matches('\n')),
         Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
         Event::Kept(Err(why)) => failed(app, &why),
         Event::Kept(Ok(what)) => {
@@ -69,10 +69,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Themes(rows) => themes::open(app, rows),
         Event::CodeTheme(read) => themes::code(app, read),
         Event::Highlighted { lang, code, lines } => {
-            if let Some(other) = app.tabs.side_text(app.size.0) {
+            if let Some(other) = app.open.side_text(app.size.0) {
                 other.coloured(lang.clone(), code.clone(), lines.clone());
             }
-            app.transcript.coloured(lang, code, lines);
+            app.open.transcript.coloured(lang, code, lines);
         }
         Event::Tick => redraw = tick(app, now, &mut effects),
         Event::Terminate => quit(app, &mut effects),
@@ -88,16 +88,16 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     if app.phase == Phase::Running {
         keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
-        if !app.queue.held {
+        if !app.open.queue.held {
             mention::is_decided(app);
         }
         super::tour::offer(app);
         drafts::look(app, now, &mut effects);
     }
-    app.took_out &= !app.composer.is_empty();
+    app.took_out &= !app.open.composer.is_empty();
     complete::drop_outdated(app);
     if app.focused {
-        app.tabs.look_at_side(app.size.0);
+        app.open.look_at_side(app.size.0);
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
@@ -110,7 +110,7 @@ fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
         None => {}
         Some(Lookup::Question(text, edits)) => {
             app.waiting = false;
-            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+            let read: Vec<&str> = app.open.view.documents.iter().map(|d| d.name.as_str()).collect();
             let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
             let meant = mention::meant(&text, found, &read, &shelved);
             if meant.is_ready() {
@@ -119,8 +119,8 @@ fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
                 mention::load_for_question(app, meant.text, meant.paths, meant.library, effects);
             } else {
                 note(app, Level::Warn, &meant.not_for_an_edit());
-                if app.composer.recall(&commands::line_of(&text)) {
-                    app.editing = edits;
+                if app.open.composer.recall(&commands::line_of(&text)) {
+                    app.open.editing = edits;
                 }
             }
         }
@@ -146,17 +146,17 @@ fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
 
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
-    app.transcript.prepare();
-    if let Some(several) = &mut app.several {
+    app.open.transcript.prepare();
+    if let Some(several) = &mut app.open.several {
         several.prepare(app.config.glyphs);
     }
-    let other = app.tabs.side_text(app.size.0);
+    let other = app.open.side_text(app.size.0);
     let code_at_side = other.map(|text| {
         text.prepare();
         text.uncoloured()
     });
     if app.config.colour {
-        let code = app.transcript.uncoloured().into_iter().chain(code_at_side.unwrap_or_default());
+        let code = app.open.transcript.uncoloured().into_iter().chain(code_at_side.unwrap_or_default());
         effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }
@@ -166,7 +166,7 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     app.armed.take_if(|(_, until)| *until <= now);
     if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
         app.hint = None;
-        app.transcript.clear_remark();
+        app.open.transcript.clear_remark();
         return Redraw::Now;
     }
     Redraw::No
@@ -176,7 +176,7 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
 fn copied(app: &mut App, what: &str, now: u64) {
     let short = what.split("; ").next().unwrap_or(what);
     hint(app, short, now + HINT_MS);
-    if !app.transcript.remark_selected(short) && app.transcript.scroll() == Scroll::Follow {
+    if !app.open.transcript.remark_selected(short) && app.open.transcript.scroll() == Scroll::Follow {
         note(app, Level::Info, what);
     }
 }
@@ -202,7 +202,7 @@ fn place_paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
             return;
         }
     }
-    if app.find.as_ref().is_some_and(Find::typing) {
+    if app.open.find.as_ref().is_some_and(Find::typing) {
         return super::find::paste(app, &sanitize(text));
     }
     if !mention::look_up_pasted(app, text, effects) {
@@ -211,9 +211,9 @@ fn place_paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn click(app: &mut App, x: u16, y: u16) {
-    app.selection = None;
+    app.open.selection = None;
     let area = super::layout::regions(app).transcript;
-    let free = app.overlay.is_none() && app.several.is_none();
+    let free = app.overlay.is_none() && app.open.several.is_none();
     let inside = y >= area.y && y < area.y + area.height && x < area.x + area.width;
     if inside && free && app.questions.is_empty() && !app.activity.is_loading() {
         selection::begin(app, x, y);

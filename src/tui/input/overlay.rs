@@ -34,7 +34,7 @@ fn may_lead(app: &mut App, now: u64) -> bool {
 }
 
 pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let page = app.transcript.page();
+    let page = app.open.transcript.page();
     let vim = app.config.ui.vim_keys;
     if session_key(app, key, now, effects) {
         return;
@@ -98,7 +98,10 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         Code::Char(c) if plain => match overlay {
             // The first one opened the help; more of them are a message.
             Overlay::List(view)
-                if c == '?' && view.kind == Kind::Help && view.list.query().is_empty() && app.composer.is_empty() =>
+                if c == '?'
+                    && view.kind == Kind::Help
+                    && view.list.query().is_empty()
+                    && app.open.composer.is_empty() =>
             {
                 app.overlay = None;
                 "??".chars().for_each(|c| write(app, c, effects));
@@ -125,8 +128,8 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
 
 fn write_line(app: &mut App, line: &str) {
     app.overlay = None;
-    app.composer.clear_to_cut();
-    app.composer.set(line);
+    app.open.composer.clear_to_cut();
+    app.open.composer.set(line);
 }
 
 fn enter_line(app: &mut App, line: &str, now: u64, effects: &mut Vec<Effect>) {
@@ -149,8 +152,8 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         Overlay::Map(view) => {
             let request = view.opens();
             let number = view.stretch().map(|s| s.number).filter(|_| request.is_none());
-            if let Some(id) = number.and_then(|n| app.transcript.numbered(n)).map(|m| m.id) {
-                app.transcript.show(id);
+            if let Some(id) = number.and_then(|n| app.open.transcript.numbered(n)).map(|m| m.id) {
+                app.open.transcript.show(id);
             }
             request
         }
@@ -160,8 +163,8 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             (_, None) => return,
             (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
             (_, Some(Item::Hit(row))) => {
-                let here = row.session == app.session.name;
-                match here && app.transcript.show(row.message) {
+                let here = row.session == app.open.view.name;
+                match here && app.open.transcript.show(row.message) {
                     true => None,
                     // The hit is on another branch of this session.
                     false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
@@ -188,7 +191,7 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 return;
             }
             (_, Some(Item::Prompt(prompt))) => {
-                app.composer.set(&prompt);
+                app.open.composer.set(&prompt);
                 None
             }
         },

@@ -36,10 +36,10 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     if !question::give_way(app) {
         return;
     }
-    let searches = app.overlay.is_some() || app.find.as_ref().is_some_and(Find::typing);
-    match app.composer.is_empty() && !searches {
+    let searches = app.overlay.is_some() || app.open.find.as_ref().is_some_and(Find::typing);
+    match app.open.composer.is_empty() && !searches {
         true => {
-            app.find = None;
+            app.open.find = None;
             write(app, c, effects);
         }
         false => place_key(app, key, now, effects),
@@ -63,7 +63,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     }
     if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
         place_key(app, key, now, effects);
-        if !app.composer.is_empty() {
+        if !app.open.composer.is_empty() {
             question::give_way(app);
         }
         return;
@@ -73,7 +73,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         Code::Enter => '\n',
         Code::Esc => '\x1b',
         _ if app.overlay.is_none() => {
-            let ends = app.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
+            let ends = app.open.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
             if ends && question.asker != Asker::Quit {
                 return quit_or_ask(app, effects);
             }
@@ -117,7 +117,7 @@ fn pasted(app: &mut App, key: char, effects: &mut Vec<Effect>) {
     let Some(mention::Lookup::Pasted(text, paths)) = app.lookup.take() else { return };
     match key {
         '\n' => {
-            app.transcript.follow();
+            app.open.transcript.follow();
             mention::load(app, paths, Vec::new(), effects);
         }
         't' => insert_pasted(app, &text),

@@ -93,6 +93,10 @@ impl Transcript {
         }
     }
 
+    pub fn scroll_pages(&mut self, pages: isize) {
+        self.scroll_by(pages * self.page());
+    }
+
     pub fn scroll_top(&mut self) {
         if self.end_top() != (0, 0) {
             self.stand_at((0, 0));

@@ -6,11 +6,11 @@ use crate::tui::App;
 use crate::tui::cells::{ellipsis, width};
 use crate::tui::keys::Action;
 use crate::tui::layout::{Regions, banner_text, note_rows};
+use crate::tui::open::{Mark, called};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span, first_rows};
 use crate::tui::status::{self, Part};
-use crate::tui::tabs::{Mark, called};
 use crate::tui::wrap::wrap_text;
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -35,22 +35,22 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         left.push(Span::new("  ", Role::Text));
         used += 6;
     }
-    let mut branch = if app.session.branch.1 > 1 {
-        format!("  branch {}/{}", app.session.branch.0, app.session.branch.1)
+    let mut branch = if app.open.view.branch.1 > 1 {
+        format!("  branch {}/{}", app.open.view.branch.0, app.open.view.branch.1)
     } else {
         String::new()
     };
     if app.meters.changed > 0 {
         branch.push_str(&format!("  {} changed", app.meters.changed));
     }
-    let opened = app.tabs.names().len();
+    let opened = app.open.names().len();
     let listed = area.width >= PANEL_FROM;
     if opened > 1 && !listed {
-        let news = app.tabs.news();
+        let news = app.open.news();
         let news = if news.is_empty() { news } else { format!("  {news}") };
-        branch.push_str(&format!("  [{}/{opened}]{news}", app.tabs.place() + 1));
+        branch.push_str(&format!("  [{}/{opened}]{news}", app.open.place() + 1));
     }
-    let name = ellipsis(called(&app.session.name), room.saturating_sub(used + width(&branch)));
+    let name = ellipsis(called(&app.open.view.name), room.saturating_sub(used + width(&branch)));
     used += width(&name) + width(&branch);
     left.push(Span::new(name, Face::from(Role::Text).bold()));
     left.push(Span::new(branch, Role::Dim));
@@ -70,7 +70,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
 
 /// The open sessions around the one on screen, as many as fit.
 fn sessions(app: &App, cells: usize) -> Vec<Span> {
-    let open = app.tabs.place();
+    let open = app.open.place();
     let word = |(i, (name, mark)): (usize, (&str, Mark))| {
         let name = if name.is_empty() { "new" } else { name };
         let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
@@ -78,7 +78,7 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
         let space = if mark.is_empty() { "" } else { " " };
         format!("  {number} {}{space}{mark}", ellipsis(name, 16))
     };
-    let words: Vec<String> = app.tabs.names().enumerate().map(word).collect();
+    let words: Vec<String> = app.open.names().enumerate().map(word).collect();
     let fits = |from: usize, to: usize| words[from..to].iter().map(|w| width(w)).sum::<usize>() <= cells;
     let end = (open..=words.len()).rev().find(|end| fits(open, *end)).unwrap_or(open);
     let first = (0..=open).find(|first| fits(*first, end)).unwrap_or(open);
@@ -94,13 +94,13 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 }
 
 pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
-    let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
+    let Some((number, name, mark, _)) = app.open.other(app.size.0) else { return };
     let bar = painter.theme.bar();
     let between = regions.between;
     for line in 0..between.height {
         painter.text(between, line, bar, Role::Rule);
     }
-    let here = format!(" [{}] {}", app.tabs.place() + 1, called(&app.session.name));
+    let here = format!(" [{}] {}", app.open.place() + 1, called(&app.open.view.name));
     painter.text(regions.heading, 0, &here, Face::from(Role::Key).bold());
     let area = regions.other_heading;
     painter.text(area, 0, &format!(" {number} {} {}", name, mark.text()), Role::Dim);
@@ -129,11 +129,11 @@ fn banner(text: &str, role: Role, painter: &mut Painter<'_>, area: Rect) {
 fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let keys = &app.config.keys;
     // Enter may answer the question.
-    let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held && app.questions.is_empty());
+    let sends = keys.does(Action::Send, "sends it").filter(|_| app.open.queue.held && app.questions.is_empty());
     let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
-    for (at, queued) in (0..area.height).zip(&app.queue.lines) {
-        let word = match (app.queue.held, queued.edits) {
+    let more = app.open.queue.lines.len().saturating_sub(usize::from(area.height));
+    for (at, queued) in (0..area.height).zip(&app.open.queue.lines) {
+        let word = match (app.open.queue.held, queued.edits) {
             (true, None) => "held",
             (true, Some(_)) => "held edit",
             (false, None) => "queued",
@@ -153,19 +153,19 @@ fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
 
 pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
     let cells = usize::from(area.width).saturating_sub(2);
-    let rows = app.composer.rows(cells);
-    let (caret_row, caret_col) = app.composer.caret(cells);
+    let rows = app.open.composer.rows(cells);
+    let (caret_row, caret_col) = app.open.composer.caret(cells);
     let height = usize::from(area.height).max(1);
     let first = (caret_row + 1).saturating_sub(height);
-    let text = app.composer.text();
-    let mark = if app.editing.is_some() { "e " } else { "> " };
+    let text = app.open.composer.text();
+    let mark = if app.open.editing.is_some() { "e " } else { "> " };
     painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
     for (line, range) in (0..area.height).zip(rows.into_iter().skip(first)) {
         // Tabs have no width in the terminal.
         let part = text.get(range).unwrap_or_default().replace('\t', " ");
         painter.spans(area, line, 2, &[Span::new(part, Role::Text)]);
     }
-    if app.composer.is_empty() && app.session.view_only {
+    if app.open.composer.is_empty() && app.open.view.view_only {
         painter.spans(area, 0, 2, &[Span::new("view only: /fork makes a copy", Role::Dim)]);
     }
     let x = area.x + 2 + u16::try_from(caret_col).ok()?;

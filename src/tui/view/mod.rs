@@ -32,7 +32,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     chrome::header(app, &mut painter, regions.header);
     painter.rule(regions.rule_top);
     painter.rule(regions.rule_bottom);
-    match (&app.overlay, &app.several) {
+    match (&app.overlay, &app.open.several) {
         (Some(open), _) => overlay::draw(app, open, &mut painter, regions.overlay),
         (None, Some(answers)) => {
             answers.draw(&mut painter, regions.several);
@@ -44,7 +44,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
                 false => transcript::draw(app, &mut painter, regions.transcript),
             }
             chrome::sides(app, &mut painter, &regions);
-            if let Some((.., text)) = app.tabs.other(app.size.0) {
+            if let Some((.., text)) = app.open.other(app.size.0) {
                 transcript::rows(text, None, &mut painter, regions.other, 0);
             }
             if regions.panel.width > 0 {
@@ -56,7 +56,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     }
     let caret = chrome::composer(app, &mut painter, regions.composer);
     chrome::status(app, &mut painter, regions.status);
-    let caret = match &app.find {
+    let caret = match &app.open.find {
         Some(find) => find.draw(app, &mut painter, regions.hint).or(caret.filter(|_| !find.typing())),
         None => {
             chrome::hint(app, &mut painter, regions.hint);

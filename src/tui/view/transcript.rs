@@ -18,7 +18,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         painter.row(area, i, 2, row);
     }
     let first = greeting_height(&greeting);
-    rows(&app.transcript, Some(app), painter, area, first);
+    rows(&app.open.transcript, Some(app), painter, area, first);
 }
 
 pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
@@ -45,7 +45,7 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
             } else {
                 painter.row(area, line, x, shown.row);
             }
-            if let Some(find) = app.and_then(|app| app.find.as_ref()) {
+            if let Some(find) = app.and_then(|app| app.open.find.as_ref()) {
                 let here = find.here().filter(|h| h.entry == *entry);
                 let here = here.and_then(|h| text.row_of_hit(h)) == Some(*row);
                 let found = shown.row.text();
@@ -57,7 +57,7 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
                     painter.mark_cells(area, line, from, cells(&found[range]), role);
                 }
             }
-            if let Some((from, to)) = app.and_then(|app| app.selection).and_then(|s| s.cells(*entry, *row)) {
+            if let Some((from, to)) = app.and_then(|app| app.open.selection).and_then(|s| s.cells(*entry, *row)) {
                 let end = shown.indent() + width(&shown.row.text());
                 let from = from.max(shown.indent().saturating_add(shown.row.gutter));
                 let cell = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -71,8 +71,8 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
 }
 
 pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let Some(new) = app.transcript.new_rows() else { return };
-    let does = |what: &str| match app.composer.is_empty() {
+    let Some(new) = app.open.transcript.new_rows() else { return };
+    let does = |what: &str| match app.open.composer.is_empty() {
         true => Some(format!("End {what}")),
         false => app.config.keys.does(Action::Follow, what),
     };

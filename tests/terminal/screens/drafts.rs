@@ -67,7 +67,7 @@ fn each_session_has_its_own_draft() {
     s.type_text("half a thought").press("alt-2").notify(Notice::Session(opened(2)));
     assert_eq!(s.all_sent(), [Request::Switch(2), draft(1, "half a thought")]);
     s.type_text("another").wait(1_000).press("alt-1").notify(Notice::Session(opened(1))).wait(5_000);
-    assert_eq!(s.app.composer.text(), "half a thought");
+    assert_eq!(s.app.open.composer.text(), "half a thought");
     assert_eq!(s.all_sent(), [draft(2, "another"), Request::Switch(1)]);
     // When it moves to another session it belongs to that one.
     s.notify(Notice::Session(opened(3)));
@@ -80,21 +80,21 @@ fn each_session_has_its_own_draft() {
 fn a_draft_of_an_earlier_run_returns_to_the_input() {
     let mut s = first();
     s.notify(Notice::Draft("half a\nquestion".into()));
-    assert_eq!((s.app.composer.text(), s.app.composer.cursor()), ("half a\nquestion", 15));
+    assert_eq!((s.app.open.composer.text(), s.app.open.composer.cursor()), ("half a\nquestion", 15));
     s.wait(5_000);
     assert_eq!((s.all_sent(), s.app.deadline()), (vec![], None), "it is kept already");
     s.press("ctrl-c");
     assert_eq!(s.all_sent(), [draft(1, "")]);
     let mut s = first();
     s.notify(Notice::Draft("half \u{1b}]0;x\u{7}done".into()));
-    assert!(!s.app.composer.text().contains(['\u{1b}', '\u{7}']), "{}", s.app.composer.text());
+    assert!(!s.app.open.composer.text().contains(['\u{1b}', '\u{7}']), "{}", s.app.open.composer.text());
     // Newer input precedes it.
     let mut s = first();
     s.type_text("typed").notify(Notice::Draft("earlier".into()));
-    assert_eq!(s.app.composer.text(), "typed");
+    assert_eq!(s.app.open.composer.text(), "typed");
     assert!(s.screen().contains("Ctrl-Y brings it back"), "{}", s.screen());
     s.press("ctrl-y");
-    assert_eq!(s.app.composer.text(), "typedearlier");
+    assert_eq!(s.app.open.composer.text(), "typedearlier");
 }
 
 #[test]
@@ -118,19 +118,19 @@ fn a_draft_of_another_terminal_replaces_the_local_one() {
         s
     };
     let mut s = back("", "theirs");
-    assert_eq!(s.app.composer.text(), "theirs");
+    assert_eq!(s.app.open.composer.text(), "theirs");
     assert!(s.screen().contains("Ctrl-Y brings it back"), "{}", s.screen());
     s.wait(9_000);
     assert_eq!((s.all_sent(), s.app.deadline()), (vec![], None), "it is kept already");
     // It was sent there.
-    assert_eq!(back("", "").app.composer.text(), "");
+    assert_eq!(back("", "").app.open.composer.text(), "");
     // What is typed by now stays, and is kept.
     let mut s = back(" and more", "theirs");
-    assert_eq!(s.app.composer.text(), "mine and more");
+    assert_eq!(s.app.open.composer.text(), "mine and more");
     s.wait(1_000);
     assert_eq!(s.all_sent(), [draft(1, "mine and more")]);
     // Its own says nothing.
     let mut s = back("", "mine");
-    assert_eq!(s.app.composer.text(), "mine");
+    assert_eq!(s.app.open.composer.text(), "mine");
     assert!(!s.screen().contains("Ctrl-Y"), "{}", s.screen());
 }

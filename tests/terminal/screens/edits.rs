@@ -29,7 +29,11 @@ fn a_line_queued_before_an_edit_stays_a_question() {
     s.type_text("a question").press("enter").notify(editing("the old text"));
     s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("a question".into())]);
-    assert_eq!((s.app.composer.text(), s.app.editing), ("the old text", Some(MessageId(2))), "the edit stays open");
+    assert_eq!(
+        (s.app.open.composer.text(), s.app.open.editing),
+        ("the old text", Some(MessageId(2))),
+        "the edit stays open"
+    );
 }
 
 #[test]
@@ -37,7 +41,7 @@ fn a_queued_edit_stays_an_edit_and_later_lines_do_not() {
     let mut s = chat();
     busy(&mut s);
     s.notify(editing("old")).type_text("er").press("enter");
-    assert_eq!(s.app.editing, None, "what is typed now is not the edit");
+    assert_eq!(s.app.open.editing, None, "what is typed now is not the edit");
     s.type_text("a question").press("enter");
     let screen = s.screen();
     assert!(screen.contains("queued edit: \"older\"") && screen.contains("queued: \"a question\""), "{screen}");
@@ -52,9 +56,9 @@ fn an_edit_taken_from_the_queue_stays_an_edit() {
     let mut s = chat();
     busy(&mut s);
     s.notify(editing("older")).press("enter").type_text("a question").press("ctrl-x");
-    assert_eq!((s.app.composer.text(), s.app.editing), ("older", Some(MessageId(2))));
+    assert_eq!((s.app.open.composer.text(), s.app.open.editing), ("older", Some(MessageId(2))));
     s.press("ctrl-x");
-    assert_eq!((s.app.composer.text(), s.app.editing), ("a question", None));
+    assert_eq!((s.app.open.composer.text(), s.app.open.editing), ("a question", None));
     s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [edit("older")]);
 }
@@ -75,9 +79,9 @@ fn a_queued_edit_reaches_its_own_session() {
 fn a_command_that_does_something_leaves_an_edit_and_a_page_does_not() {
     let mut s = chat();
     s.notify(editing("")).type_text("/help").press("enter esc");
-    assert_eq!(s.app.editing, Some(MessageId(2)));
+    assert_eq!(s.app.open.editing, Some(MessageId(2)));
     s.type_text("/undo").press("enter");
-    assert_eq!((s.app.editing, s.sent()), (None, vec![Request::Undo(1)]));
+    assert_eq!((s.app.open.editing, s.sent()), (None, vec![Request::Undo(1)]));
     s.type_text("a question").press("enter");
     assert_eq!(s.sent(), [Request::Ask("a question".into())]);
 }
@@ -90,7 +94,11 @@ fn a_document_named_in_an_edit_is_not_silently_text() {
     assert!(matches!(s.effects.pop(), Some(Effect::FindPaths(_))));
     s.event(Event::FoundPaths(Vec::new()));
     assert_eq!(s.sent(), []);
-    assert_eq!((s.app.composer.text(), s.app.editing), ("What says @plan.md?", Some(MessageId(2))), "nothing is lost");
+    assert_eq!(
+        (s.app.open.composer.text(), s.app.open.editing),
+        ("What says @plan.md?", Some(MessageId(2))),
+        "nothing is lost"
+    );
     let screen = s.screen();
     assert!(screen.contains("Not sent: an edit reads no document, and @plan.md is one."), "{screen}");
 

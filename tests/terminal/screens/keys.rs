@@ -77,9 +77,9 @@ fn background_work_blocks_nothing_and_escape_ends_it() {
 fn escape_twice_clears_the_input_and_ctrl_y_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("a long thought").press("esc esc");
-    assert_eq!(s.app.composer.text(), "");
+    assert_eq!(s.app.open.composer.text(), "");
     s.press("ctrl-y");
-    assert_eq!(s.app.composer.text(), "a long thought");
+    assert_eq!(s.app.open.composer.text(), "a long thought");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn queued_messages_are_sent_one_by_one_and_can_be_held() {
     notify(&mut s, Notice::Note(Level::Info, "#8 is now called \"here\".".into()));
     assert_eq!(s.queued(), ["three"], "a command is waited for, too");
     s.press("esc");
-    assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+    assert_eq!((s.sent(), s.app.open.queue.held), (vec![Request::Stop], true));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn held_messages_are_sent_before_later_ones() {
         let mut s = open(80, 24);
         busy(&mut s);
         s.type_text("one").press("enter").type_text("two").press("enter esc").notify(Notice::Activity(Activity::Idle));
-        assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+        assert_eq!((s.sent(), s.app.open.queue.held), (vec![Request::Stop], true));
         s
     };
     let mut s = held();
@@ -193,7 +193,7 @@ fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
     busy(&mut s);
     s.type_text("first").press("enter");
     s.type_text("draft").press("ctrl-x");
-    assert_eq!(s.app.composer.text(), "first");
+    assert_eq!(s.app.open.composer.text(), "first");
     assert_eq!(s.queued(), ["draft"]);
 }
 
@@ -208,7 +208,7 @@ fn newline_keys_and_backslash() {
         .press("shift-enter")
         .type_text("d\\")
         .press("enter");
-    assert_eq!(s.app.composer.text(), "a\nb\nc\nd\n");
+    assert_eq!(s.app.open.composer.text(), "a\nb\nc\nd\n");
     assert_eq!(s.sent(), []);
 }
 
@@ -218,9 +218,9 @@ fn up_walks_through_prompts_and_back_to_the_draft() {
     s.type_text("one").press("enter");
     s.notify(Notice::Activity(Activity::Idle));
     s.type_text("draft").press("up");
-    assert_eq!(s.app.composer.text(), "one");
+    assert_eq!(s.app.open.composer.text(), "one");
     s.press("down");
-    assert_eq!(s.app.composer.text(), "draft");
+    assert_eq!(s.app.open.composer.text(), "draft");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn messages_that_begin_with_a_slash_can_be_sent() {
 fn refused_command_stays_in_the_input() {
     let mut s = open(80, 24);
     s.type_text("/undo two").press("enter");
-    assert_eq!(s.app.composer.text(), "/undo two");
+    assert_eq!(s.app.open.composer.text(), "/undo two");
     assert_eq!(s.sent(), []);
 }
 
@@ -242,15 +242,15 @@ fn refused_command_stays_in_the_input() {
 fn tab_completes_commands_and_paths() {
     let mut s = open(80, 24);
     s.type_text("/loa").press("tab");
-    assert_eq!(s.app.composer.text(), "/load ");
+    assert_eq!(s.app.open.composer.text(), "/load ");
     s.type_text("~/my\\ b").press("tab");
     assert_eq!(s.effects.pop(), Some(Effect::ListPaths("~/my b".into())));
     s.event(Event::Paths { prefix: "~/my b".into(), found: vec!["~/my book.txt".into(), "~/my books/".into()] });
-    assert_eq!(s.app.composer.text(), "/load ~/my\\ book");
+    assert_eq!(s.app.open.composer.text(), "/load ~/my\\ book");
     s.press("down tab");
-    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/");
+    assert_eq!(s.app.open.composer.text(), "/load ~/my\\ books/");
     s.event(Event::Paths { prefix: "old".into(), found: vec!["older".into()] });
-    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
+    assert_eq!(s.app.open.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
 }
 
 #[test]
@@ -258,16 +258,16 @@ fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
     let undone = |text: &str| Notice::Input { text: text.into(), editing: None };
     let mut s = open(80, 24);
     s.notify(undone("Who tells Pierre?"));
-    assert_eq!(s.app.composer.text(), "Who tells Pierre?", "ready to be sent again or changed");
+    assert_eq!(s.app.open.composer.text(), "Who tells Pierre?", "ready to be sent again or changed");
     s.type_text("/docs").press("enter");
     assert_eq!(s.sent(), [Request::Docs]);
     s.press("ctrl-y");
-    assert_eq!(s.app.composer.text(), "Who tells Pierre?");
+    assert_eq!(s.app.open.composer.text(), "Who tells Pierre?");
     // Twice, and on a line of its own.
     let mut s = open(80, 24);
     s.notify(undone("Who?")).type_text("\n/docs").press("enter");
     assert_eq!(s.sent(), [Request::Docs]);
-    assert_eq!(s.app.composer.text(), "Who?");
+    assert_eq!(s.app.open.composer.text(), "Who?");
     s.type_text(" And why, and/or when?").press("enter");
     assert_eq!(s.sent(), [Request::Ask("Who? And why, and/or when?".into())], "a slash in a question is text");
 }
@@ -276,10 +276,10 @@ fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
 fn an_undone_question_does_not_overwrite_a_draft() {
     let mut s = open(80, 24);
     s.type_text("half a new one").notify(Notice::Input { text: "the old one".into(), editing: None });
-    assert_eq!(s.app.composer.text(), "half a new one");
+    assert_eq!(s.app.open.composer.text(), "half a new one");
     assert!(s.screen().contains("Ctrl-Y"));
     s.press("ctrl-u ctrl-y");
-    assert_eq!(s.app.composer.text(), "half a new one", "the last cut comes first");
+    assert_eq!(s.app.open.composer.text(), "half a new one", "the last cut comes first");
 }
 
 #[test]
@@ -287,21 +287,21 @@ fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/sea").press("enter");
     assert!(s.sent().is_empty(), "/search needs words");
-    assert_eq!(s.app.composer.text(), "/search ");
+    assert_eq!(s.app.open.composer.text(), "/search ");
     s.press("ctrl-u").type_text("/ses").press("enter");
     assert_eq!(s.sent(), [Request::Sessions]);
     s.type_text("/un").press("down enter");
     assert_eq!(s.sent(), [Request::Undo(1)]);
     // A slash alone lists the commands.
     s.notify(Notice::Activity(Activity::Idle)).press("ctrl-u").type_text("/").press("enter");
-    assert!(s.app.composer.text() == "/" && s.app.popup.is_some() && s.effects.is_empty(), "{:?}", s.effects);
+    assert!(s.app.open.composer.text() == "/" && s.app.popup.is_some() && s.effects.is_empty(), "{:?}", s.effects);
 }
 
 #[test]
 fn question_marks_alone_are_a_message() {
     let mut s = open(80, 24);
     s.type_text("???");
-    assert_eq!(s.app.composer.text(), "???");
+    assert_eq!(s.app.open.composer.text(), "???");
     assert!(s.app.overlay.is_none());
 }
 
@@ -311,15 +311,18 @@ fn an_unknown_theme_is_a_refusal() {
     s.type_text("/theme mauve").press("enter");
     assert!(s.effects.contains(&Effect::Theme("mauve".into())), "{:?}", s.effects);
     s.event(Event::Theme(Err("no theme mauve".into())));
-    assert_eq!((s.app.composer.text(), s.app.refusal.as_deref()), ("/theme mauve", Some("no theme mauve")));
-    assert!(s.app.transcript.window().is_empty() || !format!("{:?}", s.app.transcript.entries()).contains("mauve"));
+    assert_eq!((s.app.open.composer.text(), s.app.refusal.as_deref()), ("/theme mauve", Some("no theme mauve")));
+    assert!(
+        s.app.open.transcript.window().is_empty()
+            || !format!("{:?}", s.app.open.transcript.entries()).contains("mauve")
+    );
 }
 
 #[test]
 fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/reset").press("enter");
-    assert!(s.sent().is_empty() && s.app.composer.text() == "/reset", "{}", s.app.composer.text());
+    assert!(s.sent().is_empty() && s.app.open.composer.text() == "/reset", "{}", s.app.open.composer.text());
     assert!(s.screen().contains("/new starts a new session"), "{}", s.screen());
     s.press("ctrl-u").type_text("/clear").press("enter");
     assert_eq!(s.sent(), [Request::New(None)]);
@@ -345,11 +348,11 @@ fn screen_settings_apply_at_once_and_are_listed() {
     assert!(row.is_some_and(|row| row.contains("light")), "{}", s.screen());
     // Enter puts the command that changes the setting into the input.
     s.press("enter");
-    assert_eq!(s.app.composer.text(), "/set theme light");
+    assert_eq!(s.app.open.composer.text(), "/set theme light");
     s.press("ctrl-u").type_text("/settings sampling.temperature").press("enter enter");
-    assert_eq!(s.app.composer.text(), "/set temperature 0.25");
+    assert_eq!(s.app.open.composer.text(), "/set temperature 0.25");
     s.press("ctrl-u").type_text("/settings ui.max_width").press("enter enter");
-    assert!(s.app.composer.text().starts_with("/set ui.max_width 110"), "{}", s.app.composer.text());
+    assert!(s.app.open.composer.text().starts_with("/set ui.max_width 110"), "{}", s.app.open.composer.text());
     s.press("ctrl-u").type_text("/help clipboard").press("enter");
     assert!(s.screen().contains("/copy") && s.screen().contains("clipboard.method"), "{}", s.screen());
     assert!(s.sent().is_empty());
@@ -360,9 +363,9 @@ fn a_number_or_tab_takes_an_offered_question() {
     use sala_chat::text::sample::{PATH, QUESTIONS};
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("2");
-    assert_eq!(s.app.composer.text(), QUESTIONS[1]);
+    assert_eq!(s.app.open.composer.text(), QUESTIONS[1]);
     s.press("ctrl-c").type_text("2 apples");
-    assert_eq!(s.app.composer.text(), "2 apples", "a number that goes on is no choice");
+    assert_eq!(s.app.open.composer.text(), "2 apples", "a number that goes on is no choice");
     s.press("ctrl-c tab enter");
     let loads = |request: &Request| matches!(request, Request::Load { paths, .. } if *paths == [PATH]);
     let sent = s.sent();
@@ -379,11 +382,11 @@ fn a_number_or_tab_takes_an_offered_question() {
     let screen = low.screen();
     assert!(screen.contains("/help lists commands.") && !screen.contains(QUESTIONS[0]), "{screen}");
     low.type_text("1");
-    assert_eq!(low.app.composer.text(), "1");
+    assert_eq!(low.app.open.composer.text(), "1");
     // A real model gets no such offers.
     let mut real = Stage::new(80, 24).ready(gpu());
     real.type_text("2");
-    assert_eq!(real.app.composer.text(), "2");
+    assert_eq!(real.app.open.composer.text(), "2");
 }
 
 #[test]
@@ -392,21 +395,21 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
     let mut s = Stage::new(80, 24);
     s.app.tour = Some(Tour::default());
     let mut s = s.ready(demo());
-    assert_eq!(s.app.composer.text(), "/load sample:lighthouse.md");
+    assert_eq!(s.app.open.composer.text(), "/load sample:lighthouse.md");
     s.press("enter");
     assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
-    assert_eq!(s.app.composer.text(), "", "the next step waits until this one is done");
+    assert_eq!(s.app.open.composer.text(), "", "the next step waits until this one is done");
     busy(&mut s);
     s.notify(Notice::Activity(Activity::Idle));
-    assert_eq!(s.app.composer.text(), "Who built the lighthouse?");
+    assert_eq!(s.app.open.composer.text(), "Who built the lighthouse?");
     s.press("f1");
     assert!(s.app.overlay.is_some());
     s.press("enter");
     assert!(s.app.overlay.is_none() && s.sent().is_empty(), "a page does not hold whoever goes on");
     s.press("ctrl-c").wait(2_500).press("enter");
-    assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
+    assert_eq!(s.app.open.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
     s.press("esc");
-    assert_eq!((s.app.tour.is_none(), s.app.composer.text()), (true, ""));
+    assert_eq!((s.app.tour.is_none(), s.app.open.composer.text()), (true, ""));
     assert!(s.screen().contains("You left the tour"));
 }
 
@@ -421,10 +424,10 @@ fn a_mistyped_command_on_the_tour_stays_in_the_input_below_its_step() {
     s.notify(Notice::Activity(Activity::Idle));
     let step = s.app.tour.as_ref().and_then(Tour::text);
     s.press("ctrl-u").type_text("/lok").press("enter");
-    assert_eq!(s.app.composer.text(), "/lok");
+    assert_eq!(s.app.open.composer.text(), "/lok");
     assert_eq!(s.app.tour.as_ref().and_then(Tour::text), step);
     s.notify(Notice::Activity(Activity::Idle));
-    assert_eq!(s.app.composer.text(), "/lok", "the step is not offered over it");
+    assert_eq!(s.app.open.composer.text(), "/lok", "the step is not offered over it");
 }
 
 #[test]
@@ -434,7 +437,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
         ..UiConfig::default()
     };
     let mut s = conversing(Stage::with(config.clone(), 80, 24));
-    let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
+    let number = |s: &Stage| s.app.open.transcript.selected_message().map(|(n, _)| n);
     s.press("ctrl-p");
     let last = number(&s).unwrap();
     s.type_text("k");
@@ -459,7 +462,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
     let mut plain = open(80, 24);
     plain.press("ctrl-p").type_text("k");
-    assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");
+    assert_eq!(plain.app.open.composer.text(), "k", "without the option a letter is typed");
 }
 
 #[test]

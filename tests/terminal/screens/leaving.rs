@@ -114,12 +114,12 @@ fn queued_messages_are_visible_after_a_switch_back() {
     arrives(&mut s, 2);
     s.press("alt-1").notify(Notice::Session(opened(1)));
     s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
-    assert_eq!((s.queued(), s.app.queue.held), (vec!["question one", "question two"], false));
+    assert_eq!((s.queued(), s.app.open.queue.held), (vec!["question one", "question two"], false));
     s.press("ctrl-x");
-    assert_eq!((s.queued(), s.app.composer.text()), (vec!["question two"], "question one"));
+    assert_eq!((s.queued(), s.app.open.composer.text()), (vec!["question two"], "question one"));
     s.sent();
     s.press("esc");
-    assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+    assert_eq!((s.sent(), s.app.open.queue.held), (vec![Request::Stop], true));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_mistyped_name_takes_nothing_out_of_the_queue() {
     let mut s = with_two_queued(16);
     s.type_text("/resume nosuch").press("enter esc");
     s.notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
-    assert!(s.app.queue.held && s.queued().len() == 2);
+    assert!(s.app.open.queue.held && s.queued().len() == 2);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_question_about_an_unread_file_waits_in_its_session() {
     s.press("esc");
     s.notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
     assert!(!s.sent().contains(&ask("big.txt what is it")));
-    assert_eq!((s.queued(), s.app.queue.held), (vec!["big.txt what is it"], true));
+    assert_eq!((s.queued(), s.app.open.queue.held), (vec!["big.txt what is it"], true));
     // A question about a file read there is sent there.
     let mut s = first(16);
     load(&mut s);
@@ -196,7 +196,7 @@ fn a_question_about_an_unread_file_waits_in_its_session() {
         assert_eq!(s.sent(), [there(None)]);
         s.press("alt-1");
         arrives(&mut s, 1);
-        assert_eq!((s.queued(), s.app.queue.held), (vec!["big.txt what is it"], true));
+        assert_eq!((s.queued(), s.app.open.queue.held), (vec!["big.txt what is it"], true));
     }
 }
 
@@ -236,24 +236,24 @@ fn a_refused_question_returns_next_to_a_draft() {
     background(&mut s, 1, Notice::Input { text: "the refused question".into(), editing: None });
     s.press("alt-1");
     arrives(&mut s, 1);
-    assert_eq!(s.app.composer.text(), "a draft ");
+    assert_eq!(s.app.open.composer.text(), "a draft ");
     assert!(s.screen().contains("A question was not asked here; Ctrl-Y brings it back"), "{}", s.screen());
     s.press("ctrl-y");
-    assert_eq!(s.app.composer.text(), "a draft the refused question");
+    assert_eq!(s.app.open.composer.text(), "a draft the refused question");
 }
 
 #[test]
 fn no_news_is_counted_for_an_idle_background_session() {
     let mut s = first(16);
     s.notify(Notice::Note(Level::Info, "A line of the program.".into())).press("pgup");
-    assert_eq!(s.app.transcript.new_rows(), Some(0));
+    assert_eq!(s.app.open.transcript.new_rows(), Some(0));
     s.press("alt-2");
     arrives(&mut s, 2);
     s.press("alt-1");
     arrives(&mut s, 1);
-    assert_eq!(s.app.transcript.new_rows(), Some(0), "{}", s.screen());
+    assert_eq!(s.app.open.transcript.new_rows(), Some(0), "{}", s.screen());
     s.notify(Notice::Added(message(30, Role::User, "Something new."))).event(Event::Frame);
-    assert!(s.app.transcript.new_rows() > Some(0));
+    assert!(s.app.open.transcript.new_rows() > Some(0));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn no_command_sends_held_messages() {
     for (line, request) in [("/undo", Some(Request::Undo(1))), ("/help", None), ("/nosuch", None)] {
         s.type_text(line).press("enter");
         assert_eq!(s.sent(), Vec::from_iter(request), "{line}");
-        assert_eq!((s.queued().len(), s.app.queue.held), (2, true), "{line}");
+        assert_eq!((s.queued().len(), s.app.open.queue.held), (2, true), "{line}");
         s.press(if line == "/help" { "esc" } else { "ctrl-u" });
     }
     s.type_text("/fork").press("enter");
@@ -328,7 +328,7 @@ fn no_command_sends_held_messages() {
     assert_eq!((s.sent(), s.queued()), (vec![], vec![]), "they stay where they were typed");
     s.press("alt-1");
     arrives(&mut s, 1);
-    assert_eq!((s.queued().len(), s.app.queue.held), (2, true));
+    assert_eq!((s.queued().len(), s.app.open.queue.held), (2, true));
     s.sent();
     s.press("enter");
     assert_eq!(s.sent(), [ask("question one")]);
@@ -347,7 +347,7 @@ fn messages_after_a_failed_switch_are_held() {
     let mut s = queued();
     s.notify(Notice::Note(Level::Warn, "A session is called \"taken\" already.".into()));
     s.notify(Notice::Activity(Activity::Idle));
-    assert_eq!((s.sent(), s.queued(), s.app.queue.held), (vec![], vec!["and now?"], true));
+    assert_eq!((s.sent(), s.queued(), s.app.open.queue.held), (vec![], vec!["and now?"], true));
     // If the command does switch, the message is sent there, whatever notice follows.
     let mut s = queued();
     s.notify(Notice::Session(opened(2))).notify(Notice::Note(Level::Warn, "Something is said.".into()));
@@ -360,7 +360,7 @@ fn messages_after_a_failed_switch_are_held() {
     assert_eq!(s.sent(), [Request::Resume("nosuch".into())]);
     s.notify(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()))
         .notify(Notice::Activity(Activity::Idle));
-    assert_eq!((s.sent(), s.app.queue.held), (vec![], true));
+    assert_eq!((s.sent(), s.app.open.queue.held), (vec![], true));
 }
 
 #[test]
@@ -399,5 +399,5 @@ fn the_split_shows_the_session_left_last() {
         arrives(&mut s, serial);
     }
     s.press("alt-s");
-    assert_eq!(s.app.tabs.other(160).map(|(number, ..)| number), Some(3));
+    assert_eq!(s.app.open.other(160).map(|(number, ..)| number), Some(3));
 }

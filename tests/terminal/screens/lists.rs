@@ -66,7 +66,7 @@ fn a_letter_that_is_no_choice_starts_a_line() {
         let mut s = open(80, 24);
         s.press("ctrl-p").notify(ask(1, choices));
         write(&mut s, text);
-        assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
+        assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], text));
         s.press("enter");
         assert!(s.sent().is_empty() && s.queued() == [text], "{:?}", s.queued());
         // Nothing is written any more: a first key that is a choice is the answer.
@@ -80,15 +80,15 @@ fn a_letter_that_is_no_choice_starts_a_line() {
     let mut s = open(80, 24);
     s.notify(ask(1, &[('y', "delete"), ('\x1b', "keep")])).event(Event::Frame);
     s.event(Event::Paste("a text".into())).press("y");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "a texty"));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "a texty"));
     s.press("shift-tab y");
     assert_eq!(s.sent(), [choose(1, 'y')]);
     // On a page there is no place to write.
-    s.app.composer.take();
+    s.app.open.composer.take();
     s.notify(Notice::Page { title: "Found".into(), text: "a page".into() });
     s.notify(ask(2, &[('1', "the first"), ('\x1b', "neither")])).event(Event::Frame);
     s.event(Event::Paste("a text".into())).press("w 1");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(2, '1')], ""));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![choose(2, '1')], ""));
 }
 
 #[test]
@@ -113,21 +113,21 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
         .event(Event::Key(Key::parse("esc").unwrap()))
         .type_text("1");
     assert_eq!(s.sent(), []);
-    assert_eq!(s.app.composer.text(), "1");
+    assert_eq!(s.app.open.composer.text(), "1");
     // It is visible during typing, and work continues.
     picture("question_and_draft_80x24", &mut s);
     s.type_text("2 apples");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "12 apples"));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "12 apples"));
     // It can be chosen at the same time.
     s.press("shift-tab 2");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(1, '2')], "12 apples"));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![choose(1, '2')], "12 apples"));
 
     // The next one waits until the line is sent, which itself waits for the work in progress.
     s.notify(ask(2)).press("3 enter");
-    assert!(s.sent().is_empty() && s.app.composer.is_empty(), "what is said waits for the decision");
+    assert!(s.sent().is_empty() && s.app.open.composer.is_empty(), "what is said waits for the decision");
     assert_eq!(s.queued(), ["12 apples3"]);
     s.type_text("1");
-    assert_eq!(s.app.composer.text(), "1", "there was no time to see that it asks");
+    assert_eq!(s.app.open.composer.text(), "1", "there was no time to see that it asks");
     s.press("backspace 1");
     assert_eq!(s.sent(), [choose(2, '1')]);
     s.notify(Notice::Activity(Activity::Idle));
@@ -190,11 +190,11 @@ fn search_result_opens_its_session_at_the_message() {
     s.notify(Notice::Found { query: "dying".into(), rows: vec![row.clone()] }).press("enter");
     assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
     s.notify(Notice::Session(conversation()));
-    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+    assert_eq!(s.app.open.transcript.selected_message().map(|m| m.0), Some(2));
     // In the session that is open it is shown at once.
     s.press("esc").notify(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
     assert_eq!(s.sent(), []);
-    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+    assert_eq!(s.app.open.transcript.selected_message().map(|m| m.0), Some(2));
 }
 
 #[test]
@@ -242,14 +242,14 @@ fn search_follows_typing_and_wraps_around() {
     assert!(screen.contains("find: pierre") && screen.contains("30 of 30"), "{screen}");
     s.press("enter n");
     assert!(s.screen().contains("1 of 30"), "around the end");
-    assert_eq!(s.app.transcript.window().first().map(|w| w.0), Some(0), "the view went along");
+    assert_eq!(s.app.open.transcript.window().first().map(|w| w.0), Some(0), "the view went along");
     s.type_text("N");
     assert!(s.screen().contains("30 of 30"));
     s.type_text("N");
     assert!(s.screen().contains("29 of 30"));
     s.press("esc");
-    assert!(s.app.find.is_none());
-    assert_eq!(s.app.composer.text(), "a draft", "the input was left alone");
+    assert!(s.app.open.find.is_none());
+    assert_eq!(s.app.open.composer.text(), "a draft", "the input was left alone");
     s.press("ctrl-f").type_text("Pierre!").press("enter");
     let screen = s.screen();
     assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
@@ -258,7 +258,7 @@ fn search_follows_typing_and_wraps_around() {
     assert_eq!(s.sent(), [Request::Search("pierre".into())]);
     s.notify(Notice::Found { query: "pierre".into(), rows: Vec::new() });
     assert!(s.screen().contains("Found for \"pierre\""), "{}", s.screen());
-    assert_eq!(s.app.composer.text(), "a draft");
+    assert_eq!(s.app.open.composer.text(), "a draft");
 }
 
 #[test]
@@ -270,10 +270,10 @@ fn a_hit_in_folded_thoughts_is_visible_at_any_typing_speed() {
         let messages = vec![message(1, Role::User, "Think."), thinks.clone()];
         s.notify(Notice::Session(SessionView { messages, ..conversation() })).screen();
         s.press("ctrl-f").type_text(query);
-        let (screen, hit) = (s.screen(), s.app.find.as_ref().and_then(|f| f.here()).unwrap());
+        let (screen, hit) = (s.screen(), s.app.open.find.as_ref().and_then(|f| f.here()).unwrap());
         assert!(screen.contains(at), "{screen}");
-        let row = s.app.transcript.row_of_hit(hit).unwrap();
-        assert!(s.app.transcript.window().contains(&(hit.entry, row)), "{query} is not in sight: {screen}");
+        let row = s.app.open.transcript.row_of_hit(hit).unwrap();
+        assert!(s.app.open.transcript.window().contains(&(hit.entry, row)), "{query} is not in sight: {screen}");
         assert!(screen.contains(if query == "hit" { "060 a hit" } else { query }), "{screen}");
     }
 }
@@ -364,7 +364,7 @@ fn a_question_with_an_unread_file_waits() {
     let expected = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
     assert!(s.screen().contains(expected), "{}", s.screen());
     s.press("ctrl-x");
-    assert_eq!(s.app.composer.text(), "Sum up big.txt");
+    assert_eq!(s.app.open.composer.text(), "Sum up big.txt");
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
     // The note is absent for a question that was sent after all.
     s.type_text(" @more.txt").press("esc enter").event(Event::FoundPaths(vec!["more.txt".into()]));
@@ -389,12 +389,12 @@ fn dropped_paths_are_offered_for_loading() {
     // As text, when that is wanted, and when there is no such file.
     s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
     s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
-    assert_eq!(s.app.composer.text(), "/tmp/x /no/such");
+    assert_eq!(s.app.open.composer.text(), "/tmp/x /no/such");
     // Typing on before the files are known stays typing.
     let mut s = open(80, 24);
     s.event(Event::Paste("/tmp/x".into())).type_text("to").event(Event::FoundPaths(vec!["/tmp/x".into()]));
     s.type_text("day");
-    assert_eq!(s.app.composer.text(), "today");
+    assert_eq!(s.app.open.composer.text(), "today");
     s.effects.clear();
     s.press("shift-tab enter");
     assert!(matches!(s.sent().as_slice(), [Request::Load { paths, .. }] if *paths == ["/tmp/x"]));
@@ -450,7 +450,7 @@ fn moving_in_the_theme_list_previews_and_enter_selects() {
     assert!(s.screen().contains("Theme sea."), "{}", s.screen());
     assert_eq!(foreground(&mut s, " sala "), Color::Cyan, "what it does not name is as in its base");
     s.type_text("/theme s").press("tab");
-    assert_eq!(s.app.composer.text().trim_end(), "/theme sea");
+    assert_eq!(s.app.open.composer.text().trim_end(), "/theme sea");
     s.press("ctrl-u").type_text("/theme nothing").press("enter");
     s.event(Event::Theme(Err("no theme nothing: there are auto".into())));
     assert_eq!(s.app.config.theme.name, "sea");

@@ -300,7 +300,7 @@ fn quitting_reports_unsent_messages() {
     assert!(shown.contains("Still working.") && shown.contains("1 message was not sent"), "{shown}");
     // A stop holds it back; nothing is at work then.
     s.press("n esc").notify(Notice::Activity(Activity::Idle));
-    assert!(s.app.queue.held, "{}", s.screen());
+    assert!(s.app.open.queue.held, "{}", s.screen());
     s.sent();
     s.press("ctrl-d");
     assert!(s.screen().contains("1 message was not sent: Up finds it at the next start. Quit?"), "{}", s.screen());

@@ -33,7 +33,7 @@ fn with_line(notice: Notice, line: &str) -> Stage {
 
 fn is_held(s: &mut Stage, line: &str) {
     s.notify(Notice::Activity(Activity::Idle));
-    assert_eq!((s.sent(), s.queued(), s.app.queue.held), (vec![], vec![line], true));
+    assert_eq!((s.sent(), s.queued(), s.app.open.queue.held), (vec![], vec![line], true));
     s.press("enter");
     assert_eq!(s.sent(), [Request::Ask(line.into())]);
 }
@@ -65,7 +65,7 @@ fn a_line_typed_during_a_stopped_load_waits_and_can_be_held() {
     // After a second stop there is no question about a part.
     let mut s = with_line(stopped(1), "and who is it?");
     s.press("1").notify(Notice::Activity(Activity::Busy { what: "x".into() })).press("esc");
-    assert_eq!((s.sent(), s.app.queue.held), (vec![choose(1, '1'), Request::Stop], true));
+    assert_eq!((s.sent(), s.app.open.queue.held), (vec![choose(1, '1'), Request::Stop], true));
     s.event(Event::Notice(Notice::Activity(Activity::Idle))).notify(stopped(2)).wait(800).press("esc");
     assert_eq!(s.sent(), [choose(2, '\x1b')]);
     is_held(&mut s, "and who is it?");
@@ -106,10 +106,10 @@ fn a_line_waiting_for_a_decision_is_visible_and_recallable() {
         assert!(screen.contains("queued: \"AAAA one\"") && screen.contains("What now?"), "{screen}");
         assert!(screen.contains("y delete   n keep"), "{screen}");
         s.press("ctrl-x");
-        assert_eq!((s.sent(), s.queued(), s.app.composer.text()), (vec![], vec![], "AAAA one"));
+        assert_eq!((s.sent(), s.queued(), s.app.open.composer.text()), (vec![], vec![], "AAAA one"));
         // It is written on; the question is still there.
         s.press("y");
-        assert_eq!((s.sent(), s.app.composer.text()), (vec![], "AAAA oney"));
+        assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "AAAA oney"));
         assert!(s.screen().contains("What now?"), "{}", s.screen());
     }
     // Where a page lies over what waits, there is nothing to be taken back in sight.

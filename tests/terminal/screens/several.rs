@@ -16,19 +16,19 @@ fn alt_numbers_switch_sessions_and_keep_drafts_and_positions() {
     let mut s = open(80, 24);
     s.notify(Notice::Session(opened(1)));
     s.type_text("half a question").press("pgup");
-    let (text, scroll) = (s.screen(), s.app.transcript.scroll());
+    let (text, scroll) = (s.screen(), s.app.open.transcript.scroll());
     s.press("alt-2");
     assert_eq!(s.sent(), [Request::Switch(2)]);
     s.notify(Notice::Session(opened(2)));
-    assert_eq!(s.app.composer.text(), "");
+    assert_eq!(s.app.open.composer.text(), "");
     assert!(s.screen().contains("Three months."));
     // Back by a command: later input arrives with it, after the draft that waits there.
     s.type_text("/resume war-and-peace").press("enter");
     s.type_text(" and more");
     s.notify(Notice::Session(opened(1)));
-    assert_eq!(s.app.transcript.scroll(), scroll);
+    assert_eq!(s.app.open.transcript.scroll(), scroll);
     s.press("backspace backspace backspace backspace backspace backspace backspace backspace backspace");
-    assert_eq!(s.app.composer.text(), "half a question");
+    assert_eq!(s.app.open.composer.text(), "half a question");
     assert_eq!(s.screen(), text);
     s.effects.clear();
     s.press("alt-1 alt-7");
@@ -43,7 +43,7 @@ fn while_busy_alt_numbers_say_what_to_do_and_change_nothing() {
     busy(&mut s);
     s.type_text("draft").press("alt-2");
     assert_eq!(s.sent(), []);
-    assert_eq!(s.app.composer.text(), "draft");
+    assert_eq!(s.app.open.composer.text(), "draft");
     assert!(s.screen().contains("Busy: stop first (Esc)"));
 }
 
@@ -79,7 +79,7 @@ fn a_background_session_runs_its_queue_and_shows_progress() {
     s.press("alt-2");
     assert_eq!(s.sent(), [Request::LeaveQueued(Box::new(Request::Switch(2)))]);
     s.notify(Notice::Session(opened(2))).notify(Notice::Activity(Activity::Idle));
-    assert!(s.app.composer.text().is_empty() && s.app.queue.lines.is_empty());
+    assert!(s.app.open.composer.text().is_empty() && s.app.open.queue.lines.is_empty());
     let title = |s: &mut Stage| s.screen().lines().next().unwrap_or("").to_string();
     assert!(title(&mut s).contains("[2/3]  1~"), "{}", title(&mut s));
     let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
@@ -136,7 +136,7 @@ fn a_line_typed_at_a_question_is_sent_in_its_own_session() {
     // An aside is answered separately, and stopping it stops nothing else.
     let mut s = open(80, 24);
     question_at_a_line(&mut s, 16);
-    s.app.composer.take();
+    s.app.open.composer.take();
     s.type_text("/aside what is a fern").press("enter");
     assert_eq!(s.sent(), [Request::Aside("what is a fern".into())]);
     assert!(!s.app.busy(), "it keeps nothing waiting");
@@ -153,9 +153,9 @@ fn keys_that_end_something_else_are_no_answer() {
     let mut s = open(80, 24);
     question_at_a_line(&mut s, 16);
     s.press("ctrl-f esc");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "Who is Ann?"));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "Who is Ann?"));
     s.press("ctrl-c");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], ""));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], ""));
     s.press("ctrl-c");
     assert_eq!(s.sent(), [Request::Choose { question: 7, key: '\x1b' }], "nothing is written any more");
 }
@@ -170,20 +170,20 @@ fn the_end_of_work_in_the_split_session_counts_as_seen() {
         background(s, 1, Notice::Activity(Activity::Idle));
     };
     ends(&mut s);
-    assert_eq!(s.app.tabs.news(), "1*");
+    assert_eq!(s.app.open.news(), "1*");
     s.press("alt-s");
     assert!(s.screen().contains("Said beside."), "{}", s.screen());
-    assert_eq!(s.app.tabs.news(), "");
+    assert_eq!(s.app.open.news(), "");
     // An unfocused window is marked; focusing it counts as seen.
     s.event(Event::Focus(false));
     ends(&mut s);
-    assert_eq!(s.app.tabs.news(), "1*");
+    assert_eq!(s.app.open.news(), "1*");
     s.event(Event::Focus(true));
-    assert_eq!(s.app.tabs.news(), "");
+    assert_eq!(s.app.open.news(), "");
     // Alone on the screen again.
     s.press("alt-s");
     ends(&mut s);
-    assert_eq!(s.app.tabs.news(), "1*");
+    assert_eq!(s.app.open.news(), "1*");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn the_quit_question_is_current_and_closes_when_idle() {
     let screen = s.screen();
     assert!(!screen.contains("Still working") && screen.contains("quitting stops nothing now"), "{screen}");
     s.press("y");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "y"));
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "y"));
     // Work in a background session is mentioned for as long as it lasts.
     let mut s = left_at_work(80, 24);
     s.press("ctrl-d");

@@ -50,7 +50,7 @@ fn answers_side_by_side() {
         s.press("2");
         assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
         s.notify(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
-        assert!(s.app.several.is_none());
+        assert!(s.app.open.several.is_none());
     }
     // Esc stops what is being written; what there is stays to be chosen from.
     let mut s = open(80, 24);
@@ -61,7 +61,7 @@ fn answers_side_by_side() {
     assert!(!screen.contains("seed"), "nothing is drawn: {screen}");
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    assert!(s.app.several.is_some());
+    assert!(s.app.open.several.is_some());
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn typing_continues_below_side_by_side_answers() {
     s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     s.event(Event::Frame).type_text(" 1 2");
-    assert_eq!((s.sent(), s.app.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
+    assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
     s.press("backspace backspace backspace backspace 2");
     assert_eq!(s.sent(), [Request::Choose { question: 7, key: '2' }]);
 }

@@ -97,7 +97,7 @@ impl Stage {
 
     /// Lines that wait until the model is free.
     pub fn queued(&self) -> Vec<&str> {
-        self.app.queue.lines.iter().map(|l| l.line.as_str()).collect()
+        self.app.open.queue.lines.iter().map(|l| l.line.as_str()).collect()
     }
 
     /// Requests sent since the last call, but for lines that the history is to keep and drafts.

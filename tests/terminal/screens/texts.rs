@@ -22,7 +22,7 @@ fn selected_message_keys() {
     s.press("ctrl-p f");
     assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
     s.press("ctrl-p").type_text("question");
-    assert_eq!(s.app.composer.text(), "question", "other keys are typed");
+    assert_eq!(s.app.open.composer.text(), "question", "other keys are typed");
 }
 
 #[test]
@@ -75,26 +75,26 @@ fn a_view_that_only_grew_keeps_the_place() {
     let mut s = open(80, 24);
     s.press("pgup");
     s.event(Event::Frame);
-    let before = s.app.transcript.window().first().copied();
+    let before = s.app.open.transcript.window().first().copied();
     let mut view = conversation();
     view.messages.push(message(4, Role::User, "And then?"));
     s.notify(Notice::Session(view.clone())).event(Event::Frame);
-    assert_eq!(s.app.transcript.window().first().copied(), before);
-    assert_eq!(s.app.transcript.new_rows(), Some(3));
+    assert_eq!(s.app.open.transcript.window().first().copied(), before);
+    assert_eq!(s.app.open.transcript.new_rows(), Some(3));
     view.messages.truncate(1);
     s.notify(Notice::Session(view));
-    assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
+    assert_eq!(s.app.open.transcript.new_rows(), None, "after an undo the end is shown");
 }
 
 /// An answer that is being written, as it grows; nothing follows it.
 fn written(s: &mut Stage, text: &str) -> Option<usize> {
     s.notify(Notice::Delta { message: MessageId(4), thinking: false, text: text.into() }).event(Event::Frame);
-    s.app.transcript.new_rows()
+    s.app.open.transcript.new_rows()
 }
 
 fn resized(s: &mut Stage, width: u16, height: u16) -> Option<usize> {
     s.event(Event::Resize { width, height }).event(Event::Frame);
-    s.app.transcript.new_rows()
+    s.app.open.transcript.new_rows()
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn the_marker_of_a_frozen_view_has_a_row_of_its_own() {
     let screen = s.screen();
     let lines: Vec<&str> = screen.lines().collect();
     let marker = lines.iter().position(|l| l.contains("goes to the end")).unwrap();
-    let (entry, row) = *s.app.transcript.window().last().unwrap();
-    let last = s.app.transcript.entries()[entry].line(row).map_or(String::new(), |l| l.row.text());
+    let (entry, row) = *s.app.open.transcript.window().last().unwrap();
+    let last = s.app.open.transcript.entries()[entry].line(row).map_or(String::new(), |l| l.row.text());
     assert!(lines[marker - 1].ends_with(last.trim_end()), "{screen}");
 }
 
@@ -171,9 +171,9 @@ fn a_question_is_shown_as_it_was_written() {
     }
     // What is looked for is found in its row.
     s.press("ctrl-f").type_text("far in");
-    let hit = s.app.find.as_ref().and_then(|f| f.here()).unwrap();
-    let row = s.app.transcript.row_of_hit(hit).unwrap();
-    let shown = s.app.transcript.entries()[hit.entry].line(row).map_or(String::new(), |l| l.row.text());
+    let hit = s.app.open.find.as_ref().and_then(|f| f.here()).unwrap();
+    let row = s.app.open.transcript.row_of_hit(hit).unwrap();
+    let shown = s.app.open.transcript.entries()[hit.entry].line(row).map_or(String::new(), |l| l.row.text());
     assert_eq!(shown, "    far in");
 }
 
@@ -186,7 +186,7 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
     assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
     assert!(!screen.contains("line 20"), "{screen}");
     s.press("ctrl-p enter").screen();
-    assert!(s.app.transcript.entries().iter().map(|e| e.height()).sum::<usize>() > 50);
+    assert!(s.app.open.transcript.entries().iter().map(|e| e.height()).sum::<usize>() > 50);
     s.press("enter");
     assert!(s.screen().contains("more rows"), "and folded again");
 }
@@ -242,7 +242,7 @@ fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
     s.effects.clear();
     s.event(Event::Click { x: 5, y: line("word") }).event(Event::Release);
     assert!(s.effects.is_empty());
-    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(1));
+    assert_eq!(s.app.open.transcript.selected_message().map(|m| m.0), Some(1));
     // The rows of another width are other ones.
     s.event(Event::Click { x: 3, y: line("word") })
         .event(Event::Drag { x: 59, y: line("let x") })
@@ -287,7 +287,8 @@ fn text_of(picks: &[usize]) -> String {
 
 fn lines_of(app: &mut App) -> Vec<String> {
     update(app, Event::Frame, 0);
-    app.transcript
+    app.open
+        .transcript
         .entries()
         .iter()
         .flat_map(|e| (0..e.height()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default()))
@@ -348,7 +349,7 @@ proptest! {
             prop_assert!(at.y >= area.y && at.y < area.y + area.height && at.x >= 2);
             // The cell before the caret holds the end of the text's last row.
             let cells = usize::from(width) - 2;
-            let (_, column) = s.app.composer.caret(cells);
+            let (_, column) = s.app.open.composer.caret(cells);
             prop_assert_eq!(usize::from(at.x), column + 2);
         }
     }
@@ -360,14 +361,14 @@ proptest! {
         s.notify(Notice::Session(SessionView { messages, ..SessionView::default() }));
         s.event(Event::Wheel(-up));
         s.event(Event::Frame);
-        let before = s.app.transcript.window().first().copied();
+        let before = s.app.open.transcript.window().first().copied();
         s.event(Event::Resize { width: other, height: 24 });
         s.event(Event::Frame);
-        let between = s.app.transcript.window().first().map(|w| w.0);
+        let between = s.app.open.transcript.window().first().map(|w| w.0);
         prop_assert_eq!(between, before.map(|w| w.0), "the same message stays on top");
         s.event(Event::Resize { width: 80, height: 24 });
         s.event(Event::Frame);
-        prop_assert_eq!(s.app.transcript.window().first().copied(), before);
+        prop_assert_eq!(s.app.open.transcript.window().first().copied(), before);
     }
 }
 

@@ -36,7 +36,7 @@ fn completions_go_with_the_caret() {
         s.type_text("/doc").press(keys);
         assert_eq!(s.app.popup, None, "{keys}");
         s.press("enter");
-        assert_eq!((s.sent(), s.app.composer.text()), (vec![], "/doc"), "{keys}");
+        assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], "/doc"), "{keys}");
     }
 }
 
@@ -47,7 +47,7 @@ fn a_cleared_folded_paste_returns_as_a_paste() {
     s.event(Event::Paste(long.clone())).press("ctrl-c").type_text("/docs").press("enter");
     s.notify(Notice::Page { title: "Documents".into(), text: "none".into() });
     s.press("esc ctrl-y");
-    assert_eq!(s.app.composer.text(), "[paste 1: 1 line, 1200 characters]");
+    assert_eq!(s.app.open.composer.text(), "[paste 1: 1 line, 1200 characters]");
     s.press("enter");
     assert_eq!(s.sent(), [Request::Docs, Request::Ask(long)]);
 }
@@ -98,7 +98,7 @@ fn a_page_that_arrives_during_typing_waits() {
     s.type_text("/why").press("enter").type_text("The next ");
     s.notify(why()).type_text("question: quick?");
     s.event(Event::Paste(" pasted".into()));
-    assert_eq!(s.app.composer.text(), "The next question: quick? pasted");
+    assert_eq!(s.app.open.composer.text(), "The next question: quick? pasted");
     let screen = s.screen();
     assert!(screen.contains("Ready: Why #3. Shift-Tab shows it") && !screen.contains("fell"), "{screen}");
     s.press("shift-tab");
@@ -116,11 +116,11 @@ fn a_page_closes_for_letters_and_pastes_it_does_not_use() {
     let mut s = open(80, 24);
     s.type_text("/why").press("enter").notify(why());
     s.type_text("The next question: quick?");
-    assert_eq!(s.app.composer.text(), "The next question: quick?");
+    assert_eq!(s.app.open.composer.text(), "The next question: quick?");
     s.press("shift-tab");
     assert!(s.screen().contains("These words fell."));
     s.event(Event::Paste(" pasted".into()));
-    assert_eq!(s.app.composer.text(), "The next question: quick? pasted");
+    assert_eq!(s.app.open.composer.text(), "The next question: quick? pasted");
     assert!(s.screen().contains("Ready: Why #3"));
 }
 
@@ -130,7 +130,7 @@ fn typing_continues_while_an_aside_arrives() {
     s.type_text("/aside Who?").press("enter").type_text("Mean");
     let aside = |text: &str, done| Notice::Aside { question: "Who?".into(), text: text.into(), done };
     s.notify(aside("It", None)).type_text("while").notify(aside("It is Natasha.", None));
-    assert_eq!(s.app.composer.text(), "Meanwhile");
+    assert_eq!(s.app.open.composer.text(), "Meanwhile");
     s.notify(aside("It is Natasha.", Some(sala_chat::core::transcript::Finish::Stop))).press("shift-tab");
     assert!(s.screen().contains("It is Natasha."));
 }
@@ -141,11 +141,11 @@ fn keys_do_nothing_to_messages_that_a_load_hides() {
     s.press("ctrl-p");
     let hidden = loading(80, 24).app.activity.clone();
     s.notify(Notice::Activity(hidden));
-    assert_eq!(s.app.transcript.selected(), None);
-    let scroll = s.app.transcript.scroll();
+    assert_eq!(s.app.open.transcript.selected(), None);
+    let scroll = s.app.open.transcript.scroll();
     s.press("ctrl-p pgup ctrl-home ctrl-t ctrl-f").event(Event::Wheel(-3));
-    assert!(s.app.find.is_none() && s.app.transcript.selected().is_none());
-    assert_eq!(s.app.transcript.scroll(), scroll);
+    assert!(s.app.open.find.is_none() && s.app.open.transcript.selected().is_none());
+    assert_eq!(s.app.open.transcript.scroll(), scroll);
     s.press("y");
     assert!(!s.effects.iter().any(|e| matches!(e, Effect::Copy(_))), "{:?}", s.effects);
     assert!(!s.screen().contains("e edit"));
@@ -189,11 +189,11 @@ fn a_slash_inside_a_recalled_question_is_written() {
     let mut s = open(80, 24);
     s.notify(Notice::Input { text: "When or why?".into(), editing: None });
     s.press("home").type_text("and/or ");
-    assert_eq!(s.app.composer.text(), "and/or When or why?");
+    assert_eq!(s.app.open.composer.text(), "and/or When or why?");
     let mut s = open(80, 24);
     s.notify(Notice::Input { text: "When or why?".into(), editing: None });
     s.press("left left").type_text("/");
-    assert_eq!(s.app.composer.text(), "When or wh/y?");
+    assert_eq!(s.app.open.composer.text(), "When or wh/y?");
 }
 
 #[test]
@@ -201,21 +201,21 @@ fn a_greeting_number_expires_once_its_question_is_sent() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("1").press("enter");
     s.notify(Notice::Activity(Activity::Idle));
-    s.app.composer.set("");
+    s.app.open.composer.set("");
     s.press("tab").type_text(" today");
-    assert!(s.app.composer.text().ends_with(" today"), "{}", s.app.composer.text());
-    assert!(s.app.composer.text().len() > 20, "{}", s.app.composer.text());
+    assert!(s.app.open.composer.text().ends_with(" today"), "{}", s.app.open.composer.text());
+    assert!(s.app.open.composer.text().len() > 20, "{}", s.app.open.composer.text());
     // Nor does it stand for another one.
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("2").press("ctrl-c tab").type_text(" today");
-    assert_eq!(s.app.composer.text(), format!("{} today", QUESTIONS[0]));
+    assert_eq!(s.app.open.composer.text(), format!("{} today", QUESTIONS[0]));
 }
 
 #[test]
 fn answers_side_by_side_are_laid_out_for_a_frame() {
     let mut s = side_by_side();
     s.notify(Notice::Delta { message: MessageId(11), thinking: false, text: "Natasha.".into() });
-    let rows = |s: &Stage| s.app.several.as_ref().unwrap().shown().map(|(.., rows)| rows.len()).sum::<usize>();
+    let rows = |s: &Stage| s.app.open.several.as_ref().unwrap().shown().map(|(.., rows)| rows.len()).sum::<usize>();
     let before = rows(&s);
     s.event(Event::Frame);
     assert!(rows(&s) > before);
@@ -227,20 +227,20 @@ fn sending_from_the_queue_keeps_the_scroll_position() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("asked next").press("enter");
-    s.app.queue.lines.push_back(Queued { line: "sum up @more.txt".into(), edits: None });
+    s.app.open.queue.lines.push_back(Queued { line: "sum up @more.txt".into(), edits: None });
     s.press("pgup");
-    let scroll = s.app.transcript.scroll();
+    let scroll = s.app.open.transcript.scroll();
     assert_ne!(scroll, Scroll::Follow);
     s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("asked next".into())]);
-    assert_eq!(s.app.transcript.scroll(), scroll);
+    assert_eq!(s.app.open.transcript.scroll(), scroll);
     // Nor do the files that it mentions lead to the end.
     busy(&mut s);
     s.notify(Notice::Activity(Activity::Idle)).event(Event::FoundPaths(vec!["more.txt".into()]));
     assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
-    assert_eq!(s.app.transcript.scroll(), scroll);
+    assert_eq!(s.app.open.transcript.scroll(), scroll);
     s.type_text("sent now").press("enter");
-    assert_eq!(s.app.transcript.scroll(), Scroll::Follow);
+    assert_eq!(s.app.open.transcript.scroll(), Scroll::Follow);
 }
 
 #[test]

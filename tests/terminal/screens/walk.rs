@@ -30,7 +30,7 @@ fn a_small_window_has_the_transcript_and_the_input() {
 fn a_page_that_typing_closed_leaves_no_note_for_good() {
     let mut s = open(80, 24);
     s.press("esc esc").notify(Notice::Timeline(timeline())).type_text("zebra");
-    assert_eq!(s.app.composer.text(), "zebra");
+    assert_eq!(s.app.open.composer.text(), "zebra");
     assert!(s.screen().contains("Ready: the timeline. Shift-Tab shows it"));
     s.wait(9_000);
     let screen = s.screen();
@@ -43,19 +43,19 @@ fn a_page_that_typing_closed_leaves_no_note_for_good() {
 fn a_refused_command_stays_and_its_reason_clears_on_a_key() {
     for (width, height) in SIZES {
         let mut s = open(width, height);
-        let entries = s.app.transcript.entries().len();
+        let entries = s.app.open.transcript.entries().len();
         for (line, level) in [("/load nothing.txt", Level::Warn), ("/goto nowhere", Level::Error)] {
             s.press("end ctrl-u").type_text(line).press("enter");
             assert_eq!(s.sent().len(), 1);
             let received = s.received;
             s.notify(Notice::Note(level, "This session is open to view only.".into()));
             s.event(Event::Notice(Notice::Acknowledged(received)));
-            assert_eq!(s.app.composer.text(), line);
+            assert_eq!(s.app.open.composer.text(), line);
             assert!(s.screen().contains("!! This session is open to view only."), "{}", s.screen());
             s.press("left");
             assert!(!s.screen().contains("view only"), "{}", s.screen());
         }
-        assert_eq!(s.app.transcript.entries().len(), entries, "the transcript is for the conversation");
+        assert_eq!(s.app.open.transcript.entries().len(), entries, "the transcript is for the conversation");
     }
 }
 
@@ -66,7 +66,7 @@ fn a_warning_about_an_executed_command_stays_visible() {
     let received = s.received;
     s.notify(Notice::Note(Level::Warn, "a.txt: read as windows-1252".into()));
     s.notify(Notice::Added(document(9, "a.txt", 900))).event(Event::Notice(Notice::Acknowledged(received)));
-    assert_eq!(s.app.composer.text(), "");
+    assert_eq!(s.app.open.composer.text(), "");
     s.press("left");
     assert!(s.screen().contains("read as windows-1252"));
 }
@@ -76,7 +76,7 @@ fn a_local_command_that_fails_stays_in_the_input() {
     let mut s = Stage::new(80, 24).ready(gpu());
     for line in ["/copy", "/copy #9", "/help xyzzy", "/split", "/lod"] {
         s.press("end ctrl-u").type_text(line).press("enter");
-        assert_eq!(s.app.composer.text(), line);
+        assert_eq!(s.app.open.composer.text(), line);
         assert!(s.screen().contains("!! "), "{line}: {}", s.screen());
     }
 }
@@ -137,7 +137,7 @@ fn help_is_two_columns_with_a_filter() {
         assert!(screen.contains("> clip") && screen.contains("/copy"), "{screen}");
         assert!(!screen.contains("/undo") && !screen.contains("Documents"), "{screen}");
         s.press("enter");
-        assert_eq!(s.app.composer.text(), "/copy ");
+        assert_eq!(s.app.open.composer.text(), "/copy ");
         s.press("ctrl-u").type_text("/help word").press("enter");
         let screen = s.screen();
         let does = |line: &&str| line.contains("word left") || line.contains("cut the word");
@@ -210,7 +210,7 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.press("home delete");
         assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
         s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Sessions(super::pages::sessions())).press("f2");
-        assert_eq!(s.app.composer.text(), "/rename war-and-peace ");
+        assert_eq!(s.app.open.composer.text(), "/rename war-and-peace ");
         s.type_text("tolstoy").press("enter");
         let rename = Request::RenameOther { session: "war-and-peace".into(), name: "tolstoy".into() };
         assert_eq!(s.sent(), [rename]);
@@ -275,8 +275,8 @@ fn a_palette_lists_all_commands_and_puts_one_into_the_input() {
         s.press("alt-p");
         assert!(s.screen().contains("Commands") && s.screen().contains("/load PATH"), "{}", s.screen());
         s.type_text("fork").press("enter");
-        assert_eq!((s.app.composer.text(), s.app.overlay.is_none()), ("/fork ", true));
+        assert_eq!((s.app.open.composer.text(), s.app.overlay.is_none()), ("/fork ", true));
         s.press("ctrl-u alt-p").type_text("/stats").press("enter");
-        assert_eq!(s.app.composer.text(), "/stats");
+        assert_eq!(s.app.open.composer.text(), "/stats");
     }
 }

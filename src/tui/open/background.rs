@@ -3,7 +3,8 @@
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
 use super::super::{App, Effect, Redraw};
-use super::{Mark, go_on};
+use super::switch::go_on;
+use super::{Mark, called};
 use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, Notice};
@@ -16,30 +17,17 @@ pub(in super::super) fn background(
     effects: &mut Vec<Effect>,
 ) -> Redraw {
     if let Notice::Session(view) = &notice {
-        app.tabs.set_list(opened(view.opened.clone()));
+        app.open.set_list(opened(view.opened.clone()));
     }
     let requests = app.requests;
-    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
+    let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let before = away.mark;
     // These notices report a state and answer no request.
-    let apart =
+    away.sent &=
         matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
-    away.sent &= apart;
     let idle = notice == Notice::Activity(Activity::Idle);
     match notice {
         Notice::Session(view) => away.transcript.replace(view.messages, requests),
-        Notice::Added(message) => {
-            away.reading &= message.role != Role::Document;
-            away.transcript.add(message);
-        }
-        Notice::Delta { message, thinking, text } => away.transcript.delta(message, thinking, &text),
-        Notice::Finished(message) => {
-            if message.role == Role::Assistant && message.meta.finish == Some(Finish::Failed) {
-                away.mark = Mark::Failed;
-            }
-            away.transcript.finish(message);
-            away.news = true;
-        }
         Notice::Note(level, text) => {
             away.transcript.note(level, &text, requests);
             away.news = true;
@@ -81,22 +69,31 @@ pub(in super::super) fn background(
         | Notice::Map(_)
         | Notice::FanOut(_)
         | Notice::Aside { done: Some(_), .. }) => away.held = Some(page),
+        Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => {
+            if let Notice::Finished(message) = &notice {
+                away.news = true;
+                if message.role == Role::Assistant && message.meta.finish == Some(Finish::Failed) {
+                    away.mark = Mark::Failed;
+                }
+            }
+            away.take_message(notice);
+        }
         _ => return Redraw::No,
     }
     if idle && go_on(app, serial, effects) {
         return Redraw::Now;
     }
-    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
+    let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let mark = away.mark;
-    let waits = mark == Mark::Asks && before != Mark::Asks;
-    if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
+    let what = match mark {
+        Mark::Asks if before != Mark::Asks => "waits for a decision",
+        Mark::Failed if before.at_work() => "failed",
+        Mark::Done if before.at_work() => "ready",
+        _ => "",
+    };
+    if !what.is_empty() {
         let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
-        let name = app.tabs.opened(serial).map_or("sala-chat", |(_, name)| name).to_owned();
-        let what = match mark {
-            Mark::Asks => "waits for a decision",
-            Mark::Failed => "failed",
-            _ => "ready",
-        };
+        let name = called(&away.name).to_owned();
         notify(app, &name, what, took, effects);
     }
     if mark == before { Redraw::Stream } else { Redraw::Now }

@@ -1,0 +1,273 @@
+//! The sessions opened in this run: what each has of its own, and which one is on screen.
+//!
+//! `switch` goes from one to another, `background` applies notices about those off screen.
+
+mod background;
+mod switch;
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+
+use super::composer::Composer;
+use super::find::Find;
+use super::selection::Selection;
+use super::several::Several;
+use super::transcript::Transcript;
+use crate::core::transcript::{MessageId, Role};
+use crate::runtime::protocol::{Notice, OpenSession, SessionView};
+pub(super) use background::background;
+use switch::Leaving;
+pub(super) use switch::{arrived, go, leave, split, switch_side};
+
+const SPLIT_FROM: u16 = 160;
+const UNNAMED: &str = "new session";
+
+/// What the header shows of a session off screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    #[default]
+    Quiet,
+    Working,
+    Reading(u64),
+    Asks,
+    Done,
+    Failed,
+}
+
+impl Mark {
+    pub fn text(self) -> String {
+        match self {
+            Mark::Quiet => String::new(),
+            Mark::Working => "~".into(),
+            Mark::Reading(percent) => format!("{percent}%"),
+            Mark::Asks => "?".into(),
+            Mark::Done => "*".into(),
+            Mark::Failed => "!".into(),
+        }
+    }
+
+    fn at_work(self) -> bool {
+        matches!(self, Mark::Working | Mark::Reading(_) | Mark::Asks)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    pub line: String,
+    pub edits: Option<MessageId>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    pub lines: VecDeque<Queued>,
+    pub held: bool,
+}
+
+/// One session and all that belongs to it.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// 0 until the runtime opens one.
+    serial: u64,
+    name: String,
+    /// Without its messages, which the transcript has.
+    pub view: SessionView,
+    pub transcript: Transcript,
+    pub several: Option<Several>,
+    pub find: Option<Find>,
+    pub selection: Option<Selection>,
+    pub composer: Composer,
+    /// The message that the input edits.
+    pub editing: Option<MessageId>,
+    pub queue: Queue,
+    /// The draft that the runtime has.
+    pub(super) kept: String,
+    /// Files are read for the first queued question.
+    pub(super) reading: bool,
+    /// Since when it works.
+    pub(super) since: Option<u64>,
+    /// A page that arrived while the session was off screen.
+    pub(super) held: Option<Notice>,
+    mark: Mark,
+    news: bool,
+    /// The runtime keeps its slot for queued lines.
+    promised: bool,
+    /// A queued line was sent to the runtime, which has not begun with it.
+    sent: bool,
+    refused: Option<String>,
+}
+
+impl Session {
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Applies a notice about the messages; returns any other.
+    pub(super) fn take_message(&mut self, notice: Notice) -> Option<Notice> {
+        match notice {
+            Notice::Added(message) => {
+                self.reading &= message.role != Role::Document;
+                self.transcript.add(message);
+            }
+            Notice::Delta { message, thinking, text } => {
+                match self.several.as_mut().filter(|several| several.has(message)) {
+                    Some(several) => several.delta(message, thinking, &text),
+                    None => self.transcript.delta(message, thinking, &text),
+                }
+            }
+            Notice::Finished(message) => match self.several.as_mut().filter(|several| several.has(message.id)) {
+                Some(several) => several.finish(&message),
+                None => self.transcript.finish(message),
+            },
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Keys must not act on a transcript that is hidden or replaced.
+    pub(super) fn forget_places(&mut self) {
+        self.transcript.deselect();
+        (self.find, self.selection) = (None, None);
+    }
+}
+
+pub(super) fn called(name: &str) -> &str {
+    if name.is_empty() { UNNAMED } else { name }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+/// The opened sessions in the order of opening. Dereferences to the one on screen.
+#[derive(Debug)]
+pub struct Sessions {
+    /// Never empty.
+    list: Vec<Session>,
+    at: usize,
+    /// The session left last.
+    left: Option<u64>,
+    /// Shown at the side.
+    second: Option<u64>,
+    /// Selected by a key, so the draft stays with the old session.
+    pub(super) wanted: Option<u64>,
+    leaving: Option<Leaving>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Sessions { list: vec![Session::default()], at: 0, left: None, second: None, wanted: None, leaving: None }
+    }
+}
+
+impl Deref for Sessions {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.list[self.at]
+    }
+}
+
+impl DerefMut for Sessions {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.list[self.at]
+    }
+}
+
+impl Sessions {
+    pub fn names(&self) -> impl ExactSizeIterator<Item = (&str, Mark)> {
+        self.list.iter().map(|s| (s.name.as_str(), s.mark))
+    }
+
+    /// The index of the session on screen.
+    pub fn place(&self) -> usize {
+        self.at
+    }
+
+    pub fn news(&self) -> String {
+        let others = self.names().enumerate().filter(|(_, (_, mark))| *mark != Mark::Quiet);
+        let marks = others.map(|(i, (_, mark))| match mark {
+            Mark::Reading(_) => format!("{} {}", i + 1, mark.text()),
+            _ => format!("{}{}", i + 1, mark.text()),
+        });
+        marks.collect::<Vec<_>>().join("  ")
+    }
+
+    fn place_of(&self, serial: u64) -> Option<usize> {
+        self.list.iter().position(|s| s.serial == serial)
+    }
+
+    fn off_screen(&mut self, serial: u64) -> Option<&mut Session> {
+        let at = self.place_of(serial).filter(|at| *at != self.at)?;
+        self.list.get_mut(at)
+    }
+
+    pub(super) fn others(&self) -> impl Iterator<Item = &Session> {
+        self.list.iter().enumerate().filter(|(i, _)| *i != self.at).map(|(_, session)| session)
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.list.iter_mut()
+    }
+
+    fn place_at_side(&self, width: u16) -> Option<usize> {
+        self.place_of(self.second.filter(|_| width >= SPLIT_FROM)?).filter(|at| *at != self.at)
+    }
+
+    /// `None` without a second session. The one opened first is on the left.
+    pub fn side(&self, width: u16) -> Option<Side> {
+        self.place_at_side(width).map(|other| if self.at < other { Side::Left } else { Side::Right })
+    }
+
+    /// Number, name, state and text of the second session.
+    pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
+        let at = self.place_at_side(width)?;
+        self.list.get(at).map(|s| (at + 1, called(&s.name), s.mark, &s.transcript))
+    }
+
+    pub(super) fn look_at_side(&mut self, width: u16) {
+        let at = self.place_at_side(width);
+        if let Some(other) = at.and_then(|at| self.list.get_mut(at)).filter(|other| other.mark == Mark::Done) {
+            (other.mark, other.news) = (Mark::Quiet, false);
+        }
+    }
+
+    pub(super) fn side_text(&mut self, width: u16) -> Option<&mut Transcript> {
+        let at = self.place_at_side(width)?;
+        self.list.get_mut(at).map(|s| &mut s.transcript)
+    }
+
+    pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
+        self.names().filter(|(_, mark)| mark.at_work()).map(|(name, _)| called(name))
+    }
+
+    /// The lines of all sessions that wait to be sent.
+    pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
+        // The session on screen has no refused line: the input has it.
+        self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line).chain(&s.refused))
+    }
+
+    /// Names and drafts of the sessions off screen.
+    pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
+        let texts = self.others().map(|s| (called(&s.name), s.composer.expanded()));
+        texts.filter(|(_, text)| !text.trim().is_empty())
+    }
+
+    /// Adopts the runtime's list; what belongs to sessions that are closed goes.
+    pub(super) fn set_list(&mut self, opened: Vec<OpenSession>) {
+        let mut before: Vec<Session> = std::mem::take(&mut self.list);
+        let shown = before.swap_remove(self.at);
+        let serial = shown.serial;
+        let mut shown = Some(shown);
+        for OpenSession { serial: of, name } in opened {
+            let known = before.iter().position(|s| s.serial == of).map(|at| before.swap_remove(at));
+            let session = if of == serial { shown.take() } else { known };
+            self.list.push(Session { serial: of, name, ..session.unwrap_or_default() });
+        }
+        self.list.extend(shown);
+        self.at = self.place_of(serial).unwrap_or(0);
+        let open = |serial: &u64| self.list.iter().any(|s| s.serial == *serial);
+        (self.left, self.second) = (self.left.filter(open), self.second.filter(open));
+    }
+}

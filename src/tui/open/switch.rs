@@ -1,0 +1,249 @@
+//! Going from one session to another.
+//!
+//! The runtime keeps the slot of a session that is left at work and has queued lines. It receives the lines one at a
+//! time, so that unsent lines stay visible and counted.
+
+use super::super::acts::{HINT_MS, asking, hint, note, offer, send};
+use super::super::composer::Composer;
+use super::super::keys::Action;
+use super::super::overlay::Overlay;
+use super::super::{App, Effect, drafts};
+use super::{Mark, Queued, SPLIT_FROM, Session, Sessions, called};
+use crate::config::commands::{self, Outcome, WhileBusy};
+use crate::core::counted;
+use crate::runtime::protocol::{Activity, Level, OpenSession, Request};
+
+const ALONE: &str = "No other session is open: /new or /resume NAME";
+const REFUSED_MS: u64 = 8_000;
+
+/// A session at work is being left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaving {
+    request: u64,
+    /// So many queued lines stay with it.
+    stay: usize,
+    /// The interface has requested that the runtime keep the slot.
+    promised: bool,
+}
+
+impl Sessions {
+    pub(in super::super) fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Whether lines were queued for the session that is being opened.
+    pub(in super::super) fn has_for_another(&self) -> bool {
+        self.leaving.is_some_and(|leaving| self.queue.lines.len() > leaving.stay)
+    }
+
+    pub(in super::super) fn served(&mut self, count: u64) {
+        self.leaving.take_if(|leaving| leaving.request <= count);
+    }
+
+    fn show(&mut self, serial: u64) {
+        self.at = self.place_of(serial).unwrap_or_else(|| {
+            self.list.push(Session { serial, ..Session::default() });
+            self.list.len() - 1
+        });
+    }
+}
+
+pub(in super::super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec<Effect>) {
+    let count = app.open.list.len();
+    let place = match number {
+        Some(n) => usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(1),
+        None => (app.open.at + 1) % count,
+    };
+    let Some(serial) = app.open.list.get(place).map(|s| s.serial) else {
+        let text = match count {
+            1 => ALONE.to_string(),
+            n => format!("There is no session {}: {n} are open", place + 1),
+        };
+        return hint(app, text, now + HINT_MS);
+    };
+    if place == app.open.at {
+        return;
+    }
+    if app.has_work() {
+        let text = match app.activity {
+            Activity::Starting { .. } => "The model is still loading; switch sessions when it is ready",
+            _ if app.answers_elsewhere() => "",
+            _ if app.busy() => "Busy: stop first (Esc), then go to another session",
+            _ => "Answer the question first, then go to another session",
+        };
+        if !text.is_empty() {
+            return hint(app, text, now + HINT_MS);
+        }
+    }
+    app.popup = None;
+    leave(app, Request::Switch(serial), effects);
+    app.open.wanted = Some(serial);
+}
+
+pub(in super::super) fn split(app: &mut App) -> Result<(), String> {
+    if app.open.second.take().is_some() {
+        return Ok(());
+    }
+    if app.size.0 < SPLIT_FROM {
+        return Err(format!("Two sessions side by side need {SPLIT_FROM} columns"));
+    }
+    app.open.second = Some(app.open.left.ok_or(ALONE)?);
+    Ok(())
+}
+
+pub(in super::super) fn switch_side(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let place = app.open.other(app.size.0).map(|(number, ..)| number);
+    match place.and_then(|number| u32::try_from(number).ok()) {
+        Some(number) => go(app, Some(number), now, effects),
+        None => {
+            let text = "There is one session on the screen";
+            offer(app, text, Action::Split, "shows a second one beside it", now + HINT_MS);
+        }
+    }
+}
+
+pub(in super::super) fn leave(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+    let at_work = app.busy() || !app.questions.is_empty();
+    let stay = app.open.queue.lines.len();
+    let parallel = app.answers_elsewhere() && request.while_busy() == WhileBusy::Leaves;
+    let promised = at_work && parallel && stay > 0 && !app.open.queue.held;
+    let request = if promised { Request::LeaveQueued(Box::new(request)) } else { request };
+    send(app, request, effects);
+    app.open.leaving = at_work.then_some(Leaving { request: app.sent, stay, promised });
+}
+
+/// The runtime has opened a session.
+pub(in super::super) fn arrived(
+    app: &mut App,
+    serial: u64,
+    opened: Vec<OpenSession>,
+    now: u64,
+    effects: &mut Vec<Effect>,
+) {
+    let by_key = app.open.wanted.take() == Some(serial);
+    let old = app.open.serial;
+    if old != serial {
+        app.drafts.due = Some(now + drafts::REST_MS);
+    }
+    if old == 0 {
+        app.open.serial = serial;
+    }
+    if old == serial || old == 0 {
+        return app.open.set_list(opened);
+    }
+    let leaving = app.open.leaving.take();
+    let at_work = app.has_work();
+    let asked = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());
+    app.questions.retain(|q| !q.is_of_runtime());
+    if app.overlay.as_ref().is_some_and(Overlay::belongs_to_session) {
+        app.overlay = None;
+    }
+
+    let mark = match leaving {
+        Some(_) if asked.is_some() => Mark::Asks,
+        Some(_) if app.busy() => Mark::Working,
+        _ => Mark::Quiet,
+    };
+    let left = &mut *app.open;
+    left.mark = mark;
+    left.promised = leaving.is_some_and(|l| l.promised);
+    let clipboard = left.composer.clipboard.clone();
+    // Text typed after a command moves to the new session; text typed before a key stays.
+    let typed = if by_key { Composer::default() } else { std::mem::take(&mut left.composer) };
+    left.editing.take_if(|_| !by_key);
+    let draft = drafts::unkept(left);
+    // Queued lines move along, except those held by a stop and those queued before leaving work.
+    let stay = match leaving {
+        _ if left.queue.held => usize::MAX,
+        Some(Leaving { stay, .. }) => stay,
+        None => 0,
+    };
+    let queued = left.queue.lines.split_off(stay.min(left.queue.lines.len()));
+    left.queue.held |= leaving.is_some_and(|l| !l.promised);
+    let held = left.queue.lines.len() * usize::from(left.queue.held);
+    let notes = left.transcript.put_away(app.requests);
+
+    app.took_out = false;
+    if leaving.is_some() {
+        (app.waiting, app.answered) = (false, false);
+    }
+    app.open.left = Some(old);
+    if app.open.second == Some(serial) {
+        app.open.second = Some(old);
+    }
+    app.open.show(serial);
+    app.open.set_list(opened);
+
+    let here = &mut *app.open;
+    // Nothing is sent until the runtime reports the session's activity.
+    app.waiting |= here.mark.at_work();
+    (here.mark, here.news, here.promised, here.sent) = (Mark::Quiet, false, false, false);
+    here.queue.lines.extend(queued);
+    match here.composer.is_empty() {
+        true => here.composer = typed,
+        false => here.composer.insert(typed.text()),
+    }
+    here.composer.clipboard = clipboard;
+    here.transcript.append_notes(notes);
+    if let Some(refused) = here.refused.take() {
+        here.composer.clipboard.cut = refused;
+        offer(app, "A question was not asked here", Action::Yank, "brings it back", now + REFUSED_MS);
+    }
+    app.history.rest();
+    if let Some(text) = draft {
+        drafts::send(app, old, text, effects);
+    }
+    let place = app.open.place_of(old).map(|at| (at + 1, called(&app.open.list[at].name).to_owned()));
+    if let Some((number, name)) = place.as_ref().filter(|_| held > 0) {
+        let lines = counted(held as u64, "held message");
+        note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{number} goes back."));
+    }
+    if let Some(question) = asked {
+        let text = match place {
+            Some((number, name)) => format!("\"{name}\" still asks: {question} Alt-{number} goes back."),
+            None => format!("Closed without an answer: {question}"),
+        };
+        note(app, Level::Info, &text);
+    }
+    if !at_work {
+        go_on(app, old, effects);
+    }
+}
+
+/// Sends the next queued line of a session that has finished its work. False if there is none.
+pub(super) fn go_on(app: &mut App, serial: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(away) = app.open.off_screen(serial) else { return false };
+    if away.sent || !away.promised {
+        return away.sent;
+    }
+    let request = away.next(app.config.home.as_deref());
+    let sent = request.is_some();
+    (away.sent, away.promised) = (sent, sent);
+    if sent {
+        away.mark = Mark::Working;
+    }
+    away.queue.held |= !sent && !away.queue.lines.is_empty();
+    app.sent += 1;
+    effects.push(Effect::Send(Request::There { serial, request: request.map(Box::new) }));
+    sent
+}
+
+impl Session {
+    /// The next line for the runtime. Local commands, mentions, and questions with unread files wait until the session
+    /// is on screen.
+    fn next(&mut self, home: Option<&std::path::Path>) -> Option<Request> {
+        let Queued { line, edits } = self.queue.lines.front().filter(|_| !self.queue.held && !self.reading)?;
+        let outcome = match commands::is_command(line) {
+            true => commands::parse(line.trim(), home).ok().map(|p| p.outcome),
+            false if line.contains('@') => None,
+            false => Some(Outcome::Runtime(asking(commands::message_text(line), *edits))),
+        };
+        match outcome {
+            Some(Outcome::Runtime(request)) if request.while_busy() == WhileBusy::Waits => {
+                self.queue.lines.pop_front();
+                Some(request)
+            }
+            Some(_) | None => None,
+        }
+    }
+}
