@@ -1,32 +1,10 @@
-//! `sala-chat bench`: speed and memory of the model itself, without tokenizer, sampling or disk.
+//! `sala-chat bench`: speed and memory of the model itself, without tokenizer, sampling or disk. docs/performance.md
+//! has the method.
 //!
-//! # Method
-//!
-//! Contexts are visited in ascending order. The prompt up to each one is read in full passes of random tokens and timed as
-//! a whole: `prefill_tokens_per_s` is the mean over the *whole* context, not the speed at its end. Then, from that state:
-//!
-//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's
-//!   clock, speed from the sum.
-//! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
-//! - *draft round* (`--draft-round`): extend, four recursive steps and a verify pass of six rows over a single step.
-//! - *speculation* (`--speculation`): the decoder as a chat uses it, with drafts all wrong and all right.
-//! - *sequences* (`--sequences`): forks of the state in shared passes.
-//! - *save and restore*: the whole state to host memory and back, compared by the logits the two states lead to.
-//!
-//! After each part the state returns to the frontier (rows are cut, the recurrent state restored). The first steps of each
-//! kind do not count: they load kernels and capture CUDA graphs.
-//!
-//! `--fill random` puts random rows into the caches instead of reading up to a context. The prefill time is then that of
-//! one piece of `--sample` tokens at that depth, named `prefill_at_depth_tokens_per_s`.
-//!
-//! # How to read it
-//!
-//! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out,
-//! compressed keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on
-//! the same device just before. An idle GPU raises its clocks during the first second, so very short runs read low.
+//! Contexts are visited in ascending order. Every part of the table in [`Bench::context`] starts at the end of the
+//! context, the frontier, and the state returns there after it (rows are cut, the recurrent state is restored).
 
 mod context;
-mod speculation;
 mod steps;
 
 use std::time::Instant;
@@ -34,7 +12,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use super::report;
+use super::report::{self, Measured};
+use super::subject::Subject;
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
@@ -47,26 +26,26 @@ use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
 
 const CONTEXTS: [usize; 2] = [512, 32_768];
+/// The first steps of each kind do not count: they load kernels and capture CUDA graphs.
 const WARM_UP: usize = 4;
 
-pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let (machine, rows) = measure(context, args).map_err(|e| match e.downcast::<Failure>() {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+    let (machine, rows) = on_device(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
         Err(e) => {
             let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
             Failure::new(exit, format!("{e:#}"))
         }
     })?;
-    let figures = json!({"fill": args.fill, "decode_steps": args.decode, "results": rows});
-    report::print(context, args, "model", machine, figures)
+    Ok(Measured { machine, figures: json!({"fill": args.fill, "decode_steps": args.decode, "results": rows}) })
 }
 
-fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Row>)> {
+fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Row>)> {
     let Chosen { name: model, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
     Ok(match devices::open(&context.config().model, &args.tuning, false)? {
-        Opened::Cpu(cpu, note) => {
-            let rows = bench(*cpu, &open::checkpoint(context, &model)?, args, None)?;
+        Opened::Cpu(mut cpu, note) => {
+            let rows = bench(&mut *cpu, &open::checkpoint(context, &model)?, args, None)?;
             (json!({"device": "cpu", "note": note}), rows)
         }
         #[cfg(feature = "cuda")]
@@ -81,7 +60,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Ro
                 "notes": cuda.notes(),
             });
             let read = real.then_some(ceilings.read_gb_per_s);
-            (machine, bench(*cuda, &open::checkpoint(context, &model)?, args, read)?)
+            (machine, bench(&mut *cuda, &open::checkpoint(context, &model)?, args, read)?)
         }
     })
 }
@@ -89,18 +68,20 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Ro
 type Row = Map<String, Value>;
 
 struct Bench<'a, B: DraftOps> {
-    b: B,
-    model: Model<B>,
-    live: Live<B>,
+    s: Subject<'a, B>,
     head: Option<DraftHead<B>>,
     args: &'a BenchArgs,
     decode: usize,
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
+    /// The state at the end of the current context.
+    frontier: CheckpointImage,
+    /// The time to read all tokens so far.
+    read_seconds: f64,
 }
 
 fn bench<B: DraftOps>(
-    mut b: B,
+    b: &mut B,
     checkpoint: &Checkpoint,
     args: &BenchArgs,
     read_gb_per_s: Option<f64>,
@@ -116,33 +97,37 @@ fn bench<B: DraftOps>(
     contexts.sort_unstable();
     let longest = contexts.last().copied().context("no context to measure at")?;
     let started = Instant::now();
-    let model = Model::load(&mut b, checkpoint, |_| {}).context("loading the model")?;
+    let model = Model::load(b, checkpoint, |_| {}).context("loading the model")?;
     b.synchronize().context("loading the model")?;
     let load_s = started.elapsed().as_secs_f64();
     let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
-    let head = if !args.draft_round && !args.speculation {
-        None
-    } else if checkpoint.is_built_in() {
-        Some(DraftHead::demo(&mut b, model.spec(), &options).context("loading the draft head")?)
-    } else {
-        Some(DraftHead::synthetic(&mut b, model.spec(), &options, 1).context("making a draft head")?)
+    let head = match (args.draft_round || args.speculation, checkpoint.is_built_in()) {
+        (false, _) => None,
+        (true, true) => Some(DraftHead::demo(b, model.spec(), &options).context("loading the draft head")?),
+        (true, false) => Some(DraftHead::synthetic(b, model.spec(), &options, 1).context("making a draft head")?),
     };
     let room = (longest + reserve).min(MAX_POSITIONS);
     let limit = room.next_multiple_of(64);
     let aux_layers = head.as_ref().map(|h| h.aux_layers().to_vec()).unwrap_or_default();
     b.plan_context(model.spec(), limit, true).context("making the state")?;
-    let live = Live::new(&mut b, &model, limit, &aux_layers).context("making the state")?;
+    let live = Live::new(b, &model, limit, &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let token = |i: u64| ((i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab) as Token;
-    let history = (0..room as u64).map(token).collect();
-    let mut bench = Bench { b, model, live, head, args, decode: args.decode as usize, read_gb_per_s, history };
+    let mut bench = Bench {
+        s: Subject { b, model, live, prefill: checkpoint.prefill() },
+        head,
+        args,
+        decode: args.decode as usize,
+        read_gb_per_s,
+        history: (0..room as u64).map(token).collect(),
+        frontier: CheckpointImage::default(),
+        read_seconds: 0.0,
+    };
     let mut rows = Vec::new();
-    let mut read_seconds = 0.0;
     for context in contexts {
         let (weights, prefill) = (checkpoint.weights_name(), checkpoint.prefill().name());
         let mut row = fields(json!({"context": context, "weights": weights, "prefill": prefill, "load_s": load_s}));
-        let measured = bench.context(context, &mut read_seconds, &mut row);
-        measured.with_context(|| format!("at a context of {context}"))?;
+        bench.context(context, &mut row).with_context(|| format!("at a context of {context}"))?;
         rows.push(row);
     }
     Ok(rows)
@@ -156,13 +141,13 @@ fn fields(figures: Value) -> Row {
 }
 
 impl<B: DraftOps> Bench<'_, B> {
-    fn context(&mut self, context: usize, read_seconds: &mut f64, row: &mut Row) -> anyhow::Result<()> {
-        type Part<S> = fn(&mut S, &CheckpointImage) -> anyhow::Result<Value>;
+    fn context(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
+        type Part<S> = fn(&mut S) -> anyhow::Result<Value>;
         row.extend(fields(match self.args.fill {
-            FillArg::Read => self.read_whole(context, read_seconds)?,
+            FillArg::Read => self.read_whole(context)?,
             FillArg::Random => self.fill_and_sample(context)?,
         }));
-        let end = self.live.export_end(&mut self.b)?;
+        self.frontier = self.s.end()?;
         let args = self.args;
         let parts: [(bool, Part<Self>); 7] = [
             (true, Self::decode),
@@ -170,17 +155,19 @@ impl<B: DraftOps> Bench<'_, B> {
             (args.draft_round, Self::draft_round),
             (args.speculation, Self::speculation),
             (!args.sequences.is_empty(), Self::sequences),
-            (true, |bench, _| {
-                let memory = bench.b.memory();
-                Ok(json!({"peak_memory_bytes": memory.used, "memory": memory}))
-            }),
+            (true, Self::memory),
             (!args.no_save, Self::save_and_restore),
         ];
         for (_, part) in parts.into_iter().filter(|(wanted, _)| *wanted) {
-            row.extend(fields(part(self, &end)?));
-            self.live.restore(&mut self.b, context, &[], Some(&end))?;
+            row.extend(fields(part(self)?));
+            self.s.back(&self.frontier)?;
         }
         Ok(())
+    }
+
+    fn memory(&mut self) -> anyhow::Result<Value> {
+        let memory = self.s.b.memory();
+        Ok(json!({"peak_memory_bytes": memory.used, "memory": memory}))
     }
 
     /// Milliseconds of each of `count` steps, after `warm_up` more.

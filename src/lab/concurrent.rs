@@ -1,16 +1,7 @@
 //! `sala-chat bench beside`: what concurrent conversations cost one another, seen from the engine's client.
+//! docs/performance.md has the method.
 //!
-//! # Method
-//!
-//! A separate engine receives commands as from the runtime; times are the host's clock from a command to its event. The
-//! engine reads two pieces of [`PIECE`] tokens; the state of a longer conversation repeats the rows of the second. For each
-//! `--context`, cut to whole pieces:
-//!
-//! - `fork`: to the first token of a short question in a fork; [`FORKS`] of them, all kept, `bytes` for them all.
-//! - `read`: `--sample` tokens after the context, alone and during a conversation that writes without drafts;
-//!   `chat_tokens_per_s` is that conversation's speed during the read, `share` the read's rate over that alone.
-//! - `crowd`: the engine restores [`CROWD`] conversations of this length from memory and they answer concurrently; each
-//!   may be evicted after its answer. `waited` counts those that had to wait.
+//! The engine reads two pieces of [`PIECE`] tokens; the state of a longer conversation repeats the rows of the second.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,11 +9,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::engine_client::{EngineClient, greedy};
-use super::report::{self, median, ms};
-use super::scratch::moved;
+use super::report::{Measured, median, ms};
+use super::scratch::{contexts, moved};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
-use crate::cli::{Context, Exit, Failure};
+use crate::cli::{Context, Failure};
 use crate::engine::protocol::{
     Cancel, CheckpointImage, Command, EngineEvent, MAIN, RowSource, SequenceId, SpecMode, StateImage, Token,
 };
@@ -38,7 +29,7 @@ const CHAT: u64 = 4_096;
 /// Tokens of an answer that lasts longer than the read.
 const LONGEST: u64 = 8_192;
 
-pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
     if !args.sequences.is_empty() {
         let what = format!("{FORKS} forks and {CROWD} conversations");
         return Err(Failure::usage(format!("--sequences cannot be chosen here: {what} are measured, leave it out")));
@@ -47,21 +38,13 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
         return Err(Failure::usage("--sample must be at least 1 here, the document that is read (got 0)"));
     }
     let room = args.sample + CHAT + LONGEST.max(args.decode) + QUESTION;
-    let most = MAX_POSITIONS as u64 - room;
-    if let Some(tokens) = args.context.iter().copied().find(|tokens| !(CONTEXT..=most).contains(tokens)) {
-        let range = format!("{CONTEXT} to {most} here, with this --sample");
-        return Err(Failure::usage(format!("--context must be {range} (got {tokens})")));
-    }
-    let mut contexts: Vec<u64> = args.context.iter().map(|wanted| wanted / PIECE * PIECE).collect();
-    if contexts != args.context {
+    let wanted = contexts(args, &[CONTEXT], CONTEXT..=MAX_POSITIONS as u64 - room, ", with this --sample")?;
+    let contexts: Vec<u64> = wanted.iter().map(|wanted| wanted / PIECE * PIECE).collect();
+    if contexts != wanted {
         context.note(&format!("--context: {contexts:?} are measured, multiples of {PIECE}"));
     }
-    if contexts.is_empty() {
-        contexts.push(CONTEXT);
-    }
-    let longest = contexts.iter().copied().max().unwrap_or(CONTEXT);
     let mut own = context.clone();
-    own.loaded.config.model.max_context = longest + room;
+    own.loaded.config.model.max_context = contexts.iter().copied().max().unwrap_or(CONTEXT) + room;
     let mut bench = Bench::start(&own, args)?;
     let mut rows = Vec::new();
     for tokens in contexts {
@@ -71,9 +54,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
         let (fork, read) = (bench.forks(tokens)?, bench.read(tokens)?);
         rows.push(json!({"context": tokens, "fork": fork, "read": read, "crowd": bench.crowd(tokens)?}));
     }
-    let device = bench.client.info.device.clone();
-    bench.client.end();
-    report::print(context, args, "beside", json!({ "device": device }), json!({ "results": rows }))
+    Measured::on(&bench.client.end(), json!({ "results": rows }))
 }
 
 struct Bench<'a> {

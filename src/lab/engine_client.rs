@@ -150,9 +150,11 @@ impl EngineClient {
         Ok(id)
     }
 
-    pub(super) fn end(self) {
+    /// Ends the engine; the name of its device.
+    pub(super) fn end(self) -> String {
         // The engine may have ended already.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();
+        self.info.device
     }
 }

@@ -10,8 +10,6 @@ mod operations;
 mod rates;
 mod ready;
 mod reference;
-mod sequences;
-mod subject;
 mod table;
 mod whole;
 

@@ -1,26 +1,17 @@
-//! `sala-chat bench library`: what `/ask-all` and `/when` cost, as a user feels it.
-//!
-//! # Method
-//!
-//! `--documents` documents of `--context` tokens, and one of the second `--context` tokens for `/when`, are put into the
-//! library of a data directory of its own. Most of their rows are made up ([`super::scratch`]); the runtime reads the last
-//! piece of each. Then each request is sent [`REPEATS`] times, with answers of `--decode` tokens; the first time of all,
-//! which loads kernels and records CUDA graphs, is reported separately.
-//!
-//! - `ask_all`: from sending the request until every document has its answer and the answer is scored.
-//! - `when`: from sending the request until its page, with as many kept states as the document has, 32 at most.
+//! `sala-chat bench library`: what `/ask-all` and `/when` cost, as a user feels it. docs/performance.md has the
+//! method.
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::engine_client::failed;
-use super::report::{self, median};
+use super::report::{Measured, median};
 use super::runtime_client::RuntimeClient;
-use super::scratch::{MadeUp, ROOM, ledger, scratch, write};
+use super::scratch::{MadeUp, ROOM, at_most, contexts, ledger, scratch, write};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
-use crate::cli::{Context, Exit, Failure, open};
+use crate::cli::{Context, Failure, open};
 use crate::runtime::protocol::{LoadOptions, Notice, Request};
 use crate::text::TextModel;
 
@@ -32,32 +23,21 @@ const PIECE: u64 = 32_768;
 const SHORTEST: u64 = 512;
 const QUESTION: &str = "Who counted the most lamps?";
 
-pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let (each, long) = match args.context.as_slice() {
-        [] => (CONTEXTS[0], Some(CONTEXTS[1])),
-        [each] => (*each, None),
-        [each, long] => (*each, Some(*long)),
-        more => {
-            let more = more.len();
-            let what = "--context takes two lengths here at most, of a document for /ask-all and of that for /when";
-            return Err(Failure::usage(format!("{what} (got {more})")));
-        }
-    };
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+    at_most(args, 2, "two lengths here at most, of a document for /ask-all and of that for /when")?;
     let most = match context.config().model.max_context {
         0 => MAX_POSITIONS as u64 - ROOM,
         set => set.min(MAX_POSITIONS as u64 - ROOM),
     };
-    if let Some(tokens) = [each].into_iter().chain(long).find(|tokens| !(SHORTEST..=most).contains(tokens)) {
-        return Err(Failure::usage(format!("--context must be {SHORTEST} to {most} here (got {tokens})")));
-    }
-    let (folder, mut own) = scratch(context, each.max(long.unwrap_or(0)))?;
+    let lengths = contexts(args, &CONTEXTS, SHORTEST..=most, "")?;
+    let each = lengths.first().copied().unwrap_or(CONTEXTS[0]);
+    let (folder, mut own) = scratch(context, lengths.iter().copied().max().unwrap_or(each))?;
     let config = &mut own.loaded.config;
     config.model.max_context = config.model.max_context.min(MAX_POSITIONS as u64);
     config.sampling.max_tokens = args.decode;
     // Whole kilotokens, so that every piece has as many compressed keys as the piece it copies.
     config.sessions.checkpoint_every = (each / 3 / 1024 * 1024).clamp(1024, PIECE);
-    let (figures, device) = measure(&own, args, each, long, folder.path())?;
-    report::print(context, args, "library", json!({ "device": device }), figures)
+    in_scratch(&own, args, each, lengths.get(1).copied(), folder.path())
 }
 
 /// A ledger of at most `tokens` tokens, and close to it.
@@ -68,13 +48,13 @@ fn short_ledger(text: &TextModel, tokens: u64) -> Result<String, Failure> {
     if found <= tokens { Ok(body) } else { ledger(text, tokens * tokens / found * 99 / 100) }
 }
 
-fn measure(
+fn in_scratch(
     context: &Context,
     args: &BenchArgs,
     each: u64,
     long: Option<u64>,
     folder: &Path,
-) -> Result<(Value, String), Failure> {
+) -> Result<Measured, Failure> {
     let (text, _) = open::text(&open::model(context)?.name)?;
     context.note("putting documents on disk");
     let store = open::store(context)?;
@@ -130,7 +110,7 @@ fn measure(
         },
         "when": when,
     });
-    Ok((figures, info.device))
+    Measured::on(&info.device, figures)
 }
 
 /// Milliseconds of the first request, the median of [`REPEATS`] more, and the first result.

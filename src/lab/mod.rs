@@ -26,13 +26,14 @@ mod fixtures;
 pub mod golden;
 #[cfg(feature = "cuda")]
 pub mod kernels;
-pub mod layer;
+mod layers;
 mod library;
 mod report;
 mod runtime_client;
 mod scratch;
 mod serve;
 mod sessions;
+mod subject;
 
 use crate::cli::args::{BenchArgs, BenchWhat, DoctorArgs};
 use crate::cli::{Context, Exit, Failure, Laboratory};
@@ -50,11 +51,12 @@ fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
 }
 
 fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    match args.what {
-        BenchWhat::Model => bench::run(context, args),
-        BenchWhat::Sessions => sessions::run(context, args),
-        BenchWhat::Beside => concurrent::run(context, args),
-        BenchWhat::Library => library::run(context, args),
-        BenchWhat::Serve => serve::run(context, args),
-    }
+    let scenario = match args.what {
+        BenchWhat::Model => bench::measure,
+        BenchWhat::Sessions => sessions::measure,
+        BenchWhat::Beside => concurrent::measure,
+        BenchWhat::Library => library::measure,
+        BenchWhat::Serve => serve::measure,
+    };
+    report::print(context, args, scenario(context, args)?)
 }

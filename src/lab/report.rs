@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use crate::cli::args::BenchArgs;
@@ -38,20 +39,27 @@ pub(super) fn quantiles<const N: usize>(mut values: Vec<f64>, at: [f64; N]) -> [
     at.map(|q| values.get(((values.len() as f64 * q) as usize).min(last)).copied().unwrap_or(0.0))
 }
 
-/// Prints a report: `machine` (`device` at least) with the facts that every bench reports, then the fields of `figures`.
-pub(super) fn print(
-    context: &Context,
-    args: &BenchArgs,
-    bench: &str,
-    machine: Value,
-    figures: Value,
-) -> Result<Exit, Failure> {
+/// What a bench found: `machine` (`device` at least) with the facts that every bench reports, and its own figures.
+pub(super) struct Measured {
+    pub(super) machine: Value,
+    pub(super) figures: Value,
+}
+
+impl Measured {
+    pub(super) fn on(device: &str, figures: Value) -> Result<Measured, Failure> {
+        Ok(Measured { machine: json!({ "device": device }), figures })
+    }
+}
+
+pub(super) fn print(context: &Context, args: &BenchArgs, measured: Measured) -> Result<Exit, Failure> {
     let facts = json!({
         "host": host(), "clocks": clocks(), "commit": args.commit.clone().or_else(commit),
         "version": env!("CARGO_PKG_VERSION"),
     });
-    let head = json!({"bench": bench, "model": open::model(context)?.name, "machine": joined(machine, facts)});
-    let mut report = joined(head, figures);
+    let bench = args.what.to_possible_value().map(|value| value.get_name().to_owned());
+    let machine = joined(measured.machine, facts);
+    let mut report =
+        joined(json!({"bench": bench, "model": open::model(context)?.name, "machine": machine}), measured.figures);
     for row in report.get_mut("results").and_then(Value::as_array_mut).into_iter().flatten() {
         // Parts that did not run.
         row.as_object_mut().into_iter().for_each(|row| row.retain(|_, value| !value.is_null()));

@@ -4,6 +4,7 @@
 //! the document and copies of the second piece's rows, meaningless values of the right sizes. The runtime finds the
 //! pieces by their names when it loads the document, and reads the rest for real.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use crossbeam_channel::Receiver;
 
 use super::engine_client::{EngineClient, failed};
 use crate::backend::MAX_POSITIONS;
+use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::{Origin, SaveStates};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, MessageMeta, Role};
@@ -48,6 +50,31 @@ pub(super) fn scratch(context: &Context, tokens: u64) -> Result<(tempfile::TempD
     (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
     (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);
     Ok((folder, own))
+}
+
+/// The lengths of `--context`, or those given here. `with` names what else the range depends on.
+pub(super) fn contexts(
+    args: &BenchArgs,
+    default: &[u64],
+    range: RangeInclusive<u64>,
+    with: &str,
+) -> Result<Vec<u64>, Failure> {
+    let contexts = if args.context.is_empty() { default } else { &args.context };
+    match contexts.iter().find(|tokens| !range.contains(tokens)) {
+        None => Ok(contexts.to_vec()),
+        Some(tokens) => {
+            let (least, most) = range.into_inner();
+            Err(Failure::usage(format!("--context must be {least} to {most} here{with} (got {tokens})")))
+        }
+    }
+}
+
+/// Refuses more than `most` lengths in `--context`; `what` names those that the bench takes.
+pub(super) fn at_most(args: &BenchArgs, most: usize, what: &str) -> Result<(), Failure> {
+    match args.context.len() {
+        given if given > most => Err(Failure::usage(format!("--context takes {what} (got {given})"))),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn longest(context: &Context) -> u64 {

@@ -1,22 +1,5 @@
 //! `sala-chat bench serve`: the share of the engine's speed that the local server reaches, with several clients.
-//!
-//! # Method
-//!
-//! A server starts as `sala-chat serve` does, on a free port and with a data directory of its own. Each of `--sequences`
-//! clients (1, then 8) holds a conversation: [`QUESTIONS`] questions to `/v1/completions`, each with the whole conversation
-//! again, as stateless clients do. The first prompt has about `--context` tokens and a beginning of its own; an answer has
-//! `--decode` tokens, fewer where the model ends it. Answers are the likeliest tokens; loops are not ended, because a model
-//! of random weights falls into them.
-//!
-//! Then the engine gets the same prompts without a server, less what the server found in kept state. `engine` only writes;
-//! `engine_keeping` also exports the state after each answer. Two rounds of short conversations precede each measurement:
-//! they make sequences, load kernels and record CUDA graphs.
-//!
-//! # How to read it
-//!
-//! `tokens_per_s` counts written tokens from the first request to the end of the last answer. `share` is the server's over
-//! that of `engine`. `first_token_ms` is the mean from a request to its first token; of the server, to the first text that
-//! the client sees. `seen.cached` counts prompt tokens that the server found in kept state.
+//! docs/performance.md has the method.
 
 mod clients;
 mod engine;
@@ -27,11 +10,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::engine_client::{failed, greedy};
-use super::report;
+use super::report::Measured;
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::{Model, Serving};
-use crate::cli::{Context, Exit, Failure, open};
+use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
 use crate::engine::protocol::{Generate, Sampling};
 use crate::text::TextModel;
@@ -102,7 +85,7 @@ impl Load {
     }
 }
 
-pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
     let slots = context.config().serve.side_by_side;
     if let Some(clients) = args.sequences.iter().find(|clients| **clients > slots) {
@@ -151,7 +134,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let figures = json!({
         "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows.collect::<Vec<_>>(),
     });
-    report::print(context, args, "serve", json!({ "device": device }), figures)
+    Measured::on(&device, figures)
 }
 
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {

@@ -1,25 +1,5 @@
-//! `sala-chat bench sessions`: what resume, undo, fork and saving cost, as a user feels it.
-//!
-//! # Method
-//!
-//! A made-up document of `--context` tokens is loaded into a new session and three questions about it follow, through the
-//! runtime, in a data directory of its own on the same disk. With `--fill random`, most of the document's rows are
-//! written to disk without being computed ([`super::scratch`]); `save_gb_per_s` is the speed of that. Times are the
-//! host's clock from sending a request to the runtime's answer to the next one; figures are medians of [`REPEATS`].
-//!
-//! - `undo_ms`, `fork_ms`: `/undo` of the last exchange, `/fork` at an earlier one, sent when the store's writer is idle.
-//! - `resume_ms`: another conversation is opened, then `/resume`, until the runtime takes a question. *cold* is the same
-//!   after a request to the system to drop the files from its cache.
-//! - `first_token_ms`: `/resume` and a question, until the first token of the answer.
-//! - `all_rows`: a separate engine receives the session's files, until the last byte is on the device. `read_ms` is the
-//!   time of plain reads of the same files on all threads, taken in turns with it, since disks change from minute to minute.
-//! - `session_list`: opens a store of `--sessions` sessions and lists it as the picker does.
-//! - `inter_token`: a separate engine continues the saved session with plain decoding, `--decode` tokens an answer. During
-//!   every other answer the store's writer saves the state of the answer before, and the text every 32 tokens.
-//! - `equal_bits`: the last exchange, decoded once more from the resumed state, equals the one on disk bit for bit.
-//!
-//! The runtime reports an undone question before it restores state. With `-vv` the log gives for each restore the time to
-//! open kept state (`open_ms`) and the engine's time (`restore_ms`). No figure includes loading the model.
+//! `sala-chat bench sessions`: what resume, undo, fork and saving cost, as a user feels it. docs/performance.md
+//! has the method.
 
 mod engine;
 
@@ -30,9 +10,9 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::engine_client::failed;
-use super::report::{self, Samples, ms};
+use super::report::{Measured, Samples, ms};
 use super::runtime_client::RuntimeClient;
-use super::scratch::{MadeUp, SAVING, ledger, longest, message, scratch, write};
+use super::scratch::{MadeUp, SAVING, at_most, contexts, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
@@ -53,32 +33,20 @@ const NAME: &str = "measured";
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
-pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
-    let tokens = match args.context.as_slice() {
-        [] if cpu => TOKENS,
-        [] => TOKENS_GPU,
-        [tokens] => *tokens,
-        more => {
-            let more = more.len();
-            return Err(Failure::usage(format!("--context takes one length here, the session's (got {more})")));
-        }
-    };
-    let most = longest(context);
-    if tokens > most {
-        return Err(Failure::usage(format!("--context must be 1 to {most} here (got {tokens})")));
-    }
+    at_most(args, 1, "one length here, the session's")?;
+    let tokens = contexts(args, &[if cpu { TOKENS } else { TOKENS_GPU }], 1..=longest(context), "")?[0];
     let (folder, mut own) = scratch(context, tokens)?;
     let config = &mut own.loaded.config;
     config.sampling.max_tokens = ANSWER;
     if args.fill == FillArg::Random {
         config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
     }
-    let (figures, device) = measure(&own, args, tokens, folder.path())?;
-    report::print(context, args, "sessions", json!({ "device": device }), figures)
+    in_scratch(&own, args, tokens, folder.path())
 }
 
-fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<(Value, String), Failure> {
+fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<Measured, Failure> {
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
     let body = ledger(&text, tokens)?;
@@ -166,7 +134,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> R
         "session_list": session_list,
         "inter_token": inter_token,
     });
-    Ok((figures, info.device))
+    Measured::on(&info.device, figures)
 }
 
 /// The last segment of the measured session, and the bytes of its state on disk.

@@ -1,5 +1,6 @@
 //! A context: read or filled, saved and restored as a whole.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -7,111 +8,94 @@ use serde_json::{Value, json};
 
 use super::Bench;
 use crate::backend::draft::DraftOps;
+use crate::backend::{layer_tensor, synthetic_value};
 use crate::core::spec::Mixer;
-use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
+use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
-    /// Reads on up to `context`; `seconds` is the time of the whole context so far.
-    pub(super) fn read_whole(&mut self, context: usize, seconds: &mut f64) -> anyhow::Result<Value> {
-        *seconds += self.read_to(context)?;
-        Ok(json!({"prefill_tokens_per_s": context as f64 / *seconds}))
+    /// Reads on up to `context`: the speed is the mean over the whole context, not that at its end.
+    pub(super) fn read_whole(&mut self, context: usize) -> anyhow::Result<Value> {
+        self.read_seconds += self.read_to(context)?;
+        Ok(json!({"prefill_tokens_per_s": context as f64 / self.read_seconds}))
     }
 
     /// Fills the caches up to `context`, and times a piece of `--sample` tokens there.
     pub(super) fn fill_and_sample(&mut self, context: usize) -> anyhow::Result<Value> {
         self.fill(context)?;
-        let sample = (self.args.sample as usize).min(self.live.limit() - context);
+        let sample = (self.args.sample as usize).min(self.s.live.limit() - context);
         if sample == 0 {
             return Ok(json!({}));
         }
-        let end = self.live.export_end(&mut self.b)?;
+        let end = self.s.end()?;
         // The first run chooses algorithms and loads kernels; the second is timed.
-        self.read_to(context + sample.min(self.b.prefill_rows()))?;
-        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        self.read_to(context + sample.min(self.s.b.prefill_rows()))?;
+        self.s.back(&end)?;
         let seconds = self.read_to(context + sample)?;
-        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        self.s.back(&end)?;
         Ok(json!({"prefill_at_depth_tokens_per_s": sample as f64 / seconds}))
     }
 
     fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
         let start = Instant::now();
-        while self.live.position() < context {
-            let at = self.live.position();
-            let n = self.b.prefill_rows().min(context - at);
-            let tokens = self.history.get(at..at + n).context("history too short")?;
-            // As in a session, only the last token needs logits.
-            match at + n == context {
-                true => self.live.prefill(&mut self.b, &self.model, tokens)?,
-                false => self.live.prefill_state(&mut self.b, &self.model, tokens)?,
-            }
-            self.live.advance(&mut self.b, n)?;
-        }
-        self.b.synchronize()?;
+        let tokens = self.history.get(self.s.live.position()..context).context("history too short")?;
+        self.s.read(tokens, usize::MAX)?;
+        self.s.b.synchronize()?;
         Ok(start.elapsed().as_secs_f64())
     }
 
     /// Fills the caches up to `context` with copies of one piece of random rows.
     fn fill(&mut self, context: usize) -> anyhow::Result<()> {
         const PIECE: usize = 16_384;
-        let spec = self.model.spec().clone();
-        let width = spec.sparse.kv_heads * spec.sparse.head_dim;
-        let value = |i: u64| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes();
-        let data = std::sync::Arc::new((0..(PIECE * width) as u64).flat_map(value).collect::<Vec<u8>>());
-        let mut images = Vec::new();
-        let mut start = 0;
-        while start < context {
-            let rows = PIECE.min(context - start);
-            let mut tensors = Vec::new();
-            for (layer, mixer) in spec.mixers.iter().enumerate() {
-                if *mixer != Mixer::Sparse {
-                    continue;
-                }
-                let s = &spec.sparse;
-                let level1 = s.level1_rows(start + rows) - s.level1_rows(start);
-                let level2 = s.level2_rows(start + rows) - s.level2_rows(start);
-                for (name, n) in ROW_ARRAYS.into_iter().zip([rows, rows, level1, level2]) {
-                    let bytes = n * width * 2;
-                    let data = match bytes == data.len() {
-                        true => data.clone(),
-                        false => std::sync::Arc::new(data.get(..bytes).unwrap_or_default().to_vec()),
-                    };
-                    let (name, shape) = (crate::backend::layer_tensor(name, layer), vec![n, s.kv_heads, s.head_dim]);
-                    tensors.push(ImageTensor { name, dtype: Dtype::Bf16, shape, data: data.into() });
-                }
-            }
-            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors, segment: None });
-            start += rows;
-        }
-        self.live.reset(&mut self.b)?;
-        let mut end = self.live.export_end(&mut self.b)?;
+        let spec = self.s.model.spec();
+        let s = spec.sparse.clone();
+        let width = s.kv_heads * s.head_dim;
+        let value = |i: u64| half::bf16::from_f32(synthetic_value(5, i, 0.3)).to_le_bytes();
+        let random = Arc::new((0..(PIECE * width) as u64).flat_map(value).collect::<Vec<u8>>());
+        let tensor = |name: String, rows: usize| {
+            let bytes = rows * width * 2;
+            let whole = bytes == random.len();
+            let data = if whole { random.clone() } else { Arc::new(random.get(..bytes).unwrap_or_default().to_vec()) };
+            ImageTensor { name, dtype: Dtype::Bf16, shape: vec![rows, s.kv_heads, s.head_dim], data: data.into() }
+        };
+        let sparse = spec.mixers.iter().enumerate().filter(|(_, mixer)| **mixer == Mixer::Sparse);
+        let layers: Vec<usize> = sparse.map(|(layer, _)| layer).collect();
+        let image = |start: usize| {
+            let end = context.min(start + PIECE);
+            let level1 = s.level1_rows(end) - s.level1_rows(start);
+            let level2 = s.level2_rows(end) - s.level2_rows(start);
+            let arrays = ROW_ARRAYS.into_iter().zip([end - start, end - start, level1, level2]);
+            let of = |layer: usize| arrays.clone().map(move |(name, rows)| (layer_tensor(name, layer), rows));
+            let tensors = layers.iter().copied().flat_map(of).map(|(name, rows)| tensor(name, rows)).collect();
+            RowsImage { start: start as u64, rows: (end - start) as u64, tensors, segment: None }
+        };
+        let images: Vec<RowsImage> = (0..context).step_by(PIECE).map(image).collect();
+        self.s.reset()?;
+        let mut end = self.s.end()?;
         end.position = context as u64;
-        self.live.restore(&mut self.b, 0, &images, Some(&end))?;
-        self.b.sync_rows(context)?;
-        Ok(())
+        self.s.live.restore(self.s.b, 0, &images, Some(&end))?;
+        Ok(self.s.b.sync_rows(context)?)
     }
 
-    pub(super) fn save_and_restore(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
-        let context = end.position as usize;
+    pub(super) fn save_and_restore(&mut self) -> anyhow::Result<Value> {
+        let context = self.s.live.position();
         // Warms up page-locked buffers and threads, which a session has warm from its second save on.
-        let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;
+        let _ = self.s.live.export_rows(self.s.b, 0..context.min(65_536))?;
         let start = Instant::now();
-        let rows = self.live.export_rows(&mut self.b, 0..context)?;
-        let end = self.live.export_end(&mut self.b)?;
+        let state = self.s.export()?;
         // The last copy may still be in flight: reading the data waits for it.
-        let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
+        let tensors = state.rows.tensors.iter().chain(state.end.iter().flat_map(|end| &end.tensors));
+        let bytes: usize = tensors.map(|t| t.data.len()).sum();
         let saved = start.elapsed().as_secs_f64();
-        let token = [3 % self.model.spec().vocab as Token];
-        self.live.verify(&mut self.b, &self.model, &token)?;
-        let before = self.live.top_logits(&mut self.b, 1)?;
-        self.live.reset(&mut self.b)?;
-        self.b.synchronize()?;
+        let token = [3 % self.s.model.spec().vocab as Token];
+        let before = self.s.step(&token, 0)?;
+        self.s.reset()?;
+        self.s.b.synchronize()?;
         let start = Instant::now();
-        self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
-        self.b.sync_rows(context)?;
-        self.b.synchronize()?;
+        self.s.restore(&state)?;
+        self.s.b.sync_rows(context)?;
+        self.s.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
-        self.live.verify(&mut self.b, &self.model, &token)?;
-        let equal = self.live.top_logits(&mut self.b, 1)? == before;
+        let equal = self.s.step(&token, 0)? == before;
         let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
         Ok(json!({
             "save_gb_per_s": rate(saved), "restore_gb_per_s": rate(restored), "restore_equal": equal,

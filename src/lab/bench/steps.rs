@@ -1,32 +1,43 @@
 //! Passes from a frontier in time: single steps, verify passes, rounds of a draft head, several sequences in one pass.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use super::super::engine_client::greedy;
 use super::super::report::{median, quantiles};
+use super::super::subject::Round;
 use super::{Bench, WARM_UP};
 use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::core::spec::{Mixer, ModelSpec};
-use crate::engine::protocol::{CheckpointImage, Token};
+use crate::engine::ngram::Lookup;
+use crate::engine::protocol::{SpecMode, Token};
+use crate::engine::speculate::{Decoder, Finder};
 use crate::model::draft::Tables;
 use crate::model::{Live, Sequence};
 
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 const ROUND_DRAFTS: usize = 5;
 
+/// Tokens read before each run of speculation; their last logits give the first token.
+const OPENING: usize = 64;
+/// Tokens of a run that do not count: the policy has not chosen a depth yet.
+const UNSETTLED: usize = 96;
+
 impl<B: DraftOps> Bench<'_, B> {
-    pub(super) fn decode(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
-        let (decode, mut token) = (self.decode, 17 % self.model.spec().vocab as Token);
+    /// Single steps, each waiting for its top logits as a chat does.
+    pub(super) fn decode(&mut self) -> anyhow::Result<Value> {
+        let (decode, mut token) = (self.decode, 17 % self.s.model.spec().vocab as Token);
         let times = self.times(WARM_UP, decode, |bench| {
-            bench.live.verify(&mut bench.b, &bench.model, &[token])?;
-            let found = bench.live.top_logits(&mut bench.b, 1)?;
+            let found = bench.s.step(&[token], 1)?;
             token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
-            Ok(bench.live.advance(&mut bench.b, 1)?)
+            Ok(())
         })?;
         let tokens_per_s = 1e3 * decode as f64 / times.iter().sum::<f64>();
-        let weights = self.model.read_bytes(&self.b) as f64;
-        let bytes = step_bytes(self.model.spec(), end.position as usize, weights);
+        let weights = self.s.model.read_bytes(self.s.b) as f64;
+        let bytes = step_bytes(self.s.model.spec(), self.frontier.position as usize, weights);
         let gb_per_s = bytes * tokens_per_s / 1e9;
         let [p50_ms, p99_ms] = quantiles(times, [0.5, 0.99]);
         Ok(json!({
@@ -36,12 +47,12 @@ impl<B: DraftOps> Bench<'_, B> {
     }
 
     /// Half of the rows are accepted.
-    pub(super) fn verify_passes(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
+    pub(super) fn verify_passes(&mut self) -> anyhow::Result<Value> {
         let (mut out, mut one) = (Vec::new(), None);
         for rows in VERIFY_ROWS {
             let ms = self.verify(rows, rows.div_ceil(2))?;
             out.push(json!({"rows": rows, "ms": ms, "over_one": ms / *one.get_or_insert(ms)}));
-            self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
+            self.s.back(&self.frontier)?;
         }
         Ok(json!({"verify": out}))
     }
@@ -50,61 +61,113 @@ impl<B: DraftOps> Bench<'_, B> {
     fn verify(&mut self, rows: usize, accept: usize) -> anyhow::Result<f64> {
         let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
         let times = self.times(WARM_UP, (self.decode / 4).max(4), |bench| {
-            bench.live.verify(&mut bench.b, &bench.model, &tokens)?;
-            bench.live.top_logits(&mut bench.b, rows)?;
-            Ok(bench.live.advance(&mut bench.b, accept)?)
+            bench.s.step(&tokens, accept)?;
+            Ok(())
         })?;
         Ok(median(times))
     }
 
-    pub(super) fn draft_round(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
+    /// Extend, four recursive steps and a verify pass of six rows over a single step.
+    pub(super) fn draft_round(&mut self) -> anyhow::Result<Value> {
         let step_ms = self.verify(1, 1)?;
-        self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
+        self.s.back(&self.frontier)?;
         let Some(mut head) = self.head.take() else { return Ok(json!({})) };
-        head.reset(self.live.position());
+        head.reset(self.s.live.position());
         let rows = ROUND_DRAFTS + 1;
         let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
         let mut first = true;
         let times = self.times(2 * WARM_UP, (self.decode / 4).max(4), |bench| {
-            let (at, tables) = (bench.live.position(), Tables::from(&bench.model));
+            let (s, history) = (&mut bench.s, &bench.history);
+            let (at, tables) = (s.live.position(), Tables::from(&s.model));
+            let known = |tokens: usize| history.get(..at + tokens).context("history too short");
             // The first round fills the draft head's window from the model's own residual streams.
             if !std::mem::take(&mut first) {
-                let history = bench.history.get(..at + 1).context("history too short")?;
-                let found = head.extend(&mut bench.b, &tables, history)?;
-                let mut token = found.ids.first().copied().unwrap_or(0);
+                let mut found = head.extend(s.b, &tables, known(1)?)?;
                 for _ in 1..ROUND_DRAFTS {
-                    token = head.step(&mut bench.b, &tables, token)?.ids.first().copied().unwrap_or(0);
+                    found = head.step(s.b, &tables, found.ids.first().copied().unwrap_or(0))?;
                 }
             }
-            bench.live.verify(&mut bench.b, &bench.model, &tokens)?;
-            bench.live.top_logits(&mut bench.b, rows)?;
-            bench.live.advance(&mut bench.b, 3)?;
-            if let Some(aux_hidden) = bench.live.aux_hidden() {
-                let history = bench.history.get(..at + 4).context("history too short")?;
-                head.keep(&mut bench.b, &tables, aux_hidden, 0..3, at, history)?;
+            s.live.verify(s.b, &s.model, &tokens)?;
+            s.live.top_logits(s.b, rows)?;
+            s.live.advance(s.b, 3)?;
+            if let Some(aux_hidden) = s.live.aux_hidden() {
+                head.keep(s.b, &tables, aux_hidden, 0..3, at, known(4)?)?;
             }
-            Ok(bench.b.synchronize()?)
+            Ok(s.b.synchronize()?)
         });
         self.head = Some(head);
         let ms = median(times?);
         Ok(json!({"draft_round_ms": ms, "draft_round_over_step": ms / step_ms}))
     }
 
+    /// The decoder as a chat uses it, with the policy's choice of depth: speeds with all drafts wrong and all right as
+    /// multiples of plain decoding.
+    ///
+    /// Plain decoding runs first and gives the text. *Wrong*: the lookup proposes other tokens with full confidence in
+    /// every round, and with random weights the head is wrong too (that of the built-in model is often right). *Right*:
+    /// the lookup knows the text. All runs must give the same text.
+    pub(super) fn speculation(&mut self) -> anyhow::Result<Value> {
+        let text = |rounds: &[Round]| rounds.iter().flat_map(|round| round.0.clone()).collect::<Vec<Token>>();
+        let plain = self.speculate(SpecMode::Off, || Box::new(|_, _| None))?;
+        let known = Arc::new(text(&plain));
+        let base = self.frontier.position as usize + OPENING;
+        let scripted = |wrong: Token| -> Finder {
+            let known = Arc::clone(&known);
+            Box::new(move |history, most| {
+                let rest = known.get(history.len() - base..)?;
+                let tokens: Vec<Token> = rest.iter().take(most).map(|t| t ^ wrong).collect();
+                (!tokens.is_empty()).then_some(Lookup { tokens, matched: 64, agreement: 1.0 })
+            })
+        };
+        let wrong = self.speculate(SpecMode::Auto, || scripted(1))?;
+        let right = self.speculate(SpecMode::Auto, || scripted(0))?;
+        let drafted = right.get(1..).unwrap_or_default();
+        let tokens: usize = drafted.iter().map(|round| round.0.len()).sum();
+        let each = seconds_per_token(&plain);
+        Ok(json!({"speculation": {
+            "tokens": known.len(),
+            "plain_tokens_per_s": 1.0 / each,
+            "wrong_over_plain": each / seconds_per_token(&wrong),
+            "right_over_plain": each / seconds_per_token(&right),
+            "right_tokens_per_round": tokens as f64 / drafted.len().max(1) as f64,
+            "same_text": text(&wrong) == *known && text(&right) == *known,
+        }}))
+    }
+
+    /// Two runs with an untrained policy; the first records CUDA graphs and does not count.
+    fn speculate(&mut self, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Vec<Round>> {
+        let at = self.frontier.position as usize;
+        let generate = greedy(4 * self.decode as u64 + UNSETTLED as u64, spec);
+        let mut rounds = Vec::new();
+        for _ in 0..2 {
+            let (past, opening) = self.history.get(..at + OPENING).context("history too short")?.split_at(at);
+            let mut decoder = Decoder::new(self.head.take());
+            decoder.set_finder(finder());
+            self.s.back(&self.frontier)?;
+            decoder.restore(self.s.b, past, Some(&self.frontier))?;
+            self.s.read(opening, OPENING)?;
+            decoder.read(self.s.b, &self.s.model, &self.s.live, opening, 0)?;
+            rounds = self.s.generate(&mut decoder, &generate)?;
+            self.head = decoder.into_head();
+        }
+        Ok(rounds)
+    }
+
     /// Forks of the current state in shared passes of one row each, waiting for top logits as the engine does.
-    pub(super) fn sequences(&mut self, end: &CheckpointImage) -> anyhow::Result<Value> {
+    pub(super) fn sequences(&mut self) -> anyhow::Result<Value> {
         let counts = &self.args.sequences;
         let mut others = Vec::new();
         for _ in 1..counts.iter().copied().max().unwrap_or(1) {
-            others.push(self.live.another(&mut self.b, &self.model).context("making a sequence")?);
+            others.push(self.s.live.another(self.s.b, &self.s.model).context("making a sequence")?);
         }
         let (mut out, mut one) = (Vec::new(), None);
         for n in counts.iter().copied() {
             let forks = others.get_mut(..n - 1).context("more sequences than were made")?;
-            self.live.restore(&mut self.b, end.position as usize, &[], Some(end))?;
+            self.s.back(&self.frontier)?;
             for fork in forks.iter_mut() {
-                self.live.copy_to(&mut self.b, fork).context("forking")?;
+                self.s.live.copy_to(self.s.b, fork).context("forking")?;
             }
-            let vocab = self.model.spec().vocab as Token;
+            let vocab = self.s.model.spec().vocab as Token;
             let mut tokens: Vec<Token> = (0..n as Token).map(|i| (17 + 31 * i) % vocab).collect();
             let times = self.times(WARM_UP, self.decode, |bench| {
                 let best = bench.pass(forks, &tokens)?.into_iter().map(|row| row.ids.first().copied());
@@ -117,25 +180,38 @@ impl<B: DraftOps> Bench<'_, B> {
             out.push(json!({"sequences": n, "tokens_per_s": tokens_per_s, "over_one": over_one, "ms": ms}));
         }
         for other in others {
-            Live::release(&mut self.b, other);
+            Live::release(self.s.b, other);
         }
         Ok(json!({"sequences": out}))
     }
 
     fn pass(&mut self, others: &mut [Sequence<B>], tokens: &[Token]) -> anyhow::Result<Vec<TopLogits>> {
+        let (b, live) = (&mut *self.s.b, &mut self.s.live);
         let mut rows = tokens.chunks(1);
         let own = rows.next().context("a pass of no sequence")?;
         let mut rest: Vec<(&mut Sequence<B>, &[Token])> = others.iter_mut().zip(rows).collect();
-        self.live.verify_alongside(&mut self.b, &self.model, own, &mut rest)?;
-        let found = self.live.top_logits(&mut self.b, tokens.len())?;
-        self.live.advance(&mut self.b, 1)?;
+        live.verify_alongside(b, &self.s.model, own, &mut rest)?;
+        let found = live.top_logits(b, tokens.len())?;
+        live.advance(b, 1)?;
         for other in others {
-            self.live.swap(&mut self.b, other)?;
-            self.live.advance(&mut self.b, 1)?;
-            self.live.swap(&mut self.b, other)?;
+            live.swap(b, other)?;
+            live.advance(b, 1)?;
+            live.swap(b, other)?;
         }
         Ok(found)
     }
+}
+
+/// Of the rounds after the first [`UNSETTLED`] tokens.
+fn seconds_per_token(rounds: &[Round]) -> f64 {
+    let (mut before, mut counted, mut seconds) = (0, 0, 0.0);
+    for (tokens, took) in rounds.get(1..).unwrap_or_default() {
+        before += tokens.len();
+        if before > UNSETTLED {
+            (counted, seconds) = (counted + tokens.len(), seconds + took);
+        }
+    }
+    seconds / f64::max(counted as f64, 1.0)
 }
 
 /// Bytes of a cached value on a GPU (bf16).

@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 
 use super::super::engine_client::{failed, greedy};
+use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
-use super::{CONSISTENCY, Subject};
+use super::{CONSISTENCY, scored};
 use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
 use crate::core::spec::ModelSpec;
 use crate::engine::protocol::{SpecMode, Token};
-use crate::engine::speculate::{DecodeError, Decoder};
+use crate::engine::speculate::Decoder;
 use crate::model::Checkpoint;
 
 /// Tokens decoded one by one and compared with the prefill.
@@ -42,26 +43,18 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     };
     let (head, tail) = text.split_at(prompt);
     let rows: Vec<usize> = (prompt..text.len()).collect();
-    let mut prefilled = Vec::new();
-    subject.read(text, &rows, &mut |_, logits| prefilled.push(logits.to_vec()))?;
-
-    subject.read(head, &[], &mut |_, _| ())?;
-    let fresh_end = subject.live.export_end(&mut subject.b)?;
-    let fresh_rows = subject.live.export_rows(&mut subject.b, 0..prompt)?;
+    let prefilled = logits(subject, text, &rows)?;
+    subject.reset()?;
+    subject.read(head, usize::MAX)?;
+    let fresh = subject.export()?;
     let decoded = decode(subject, tail, 1)?;
-
-    let restore = |subject: &mut Subject<B>| -> Result<(), Failure> {
-        let rows = std::slice::from_ref(&fresh_rows);
-        Ok(subject.live.restore(&mut subject.b, 0, rows, Some(&fresh_end))?)
-    };
-    restore(subject)?;
+    subject.restore(&fresh)?;
     let saved = decode(subject, tail, 1)?;
-    restore(subject)?;
+    subject.restore(&fresh)?;
     let verified = decode(subject, tail, ROWS)?;
-
-    restore(subject)?;
+    subject.restore(&fresh)?;
     let off = write(subject, text, prompt, SpecMode::Off)?;
-    restore(subject)?;
+    subject.restore(&fresh)?;
     let on = write(subject, text, prompt, SpecMode::Depth(4))?;
     let same = off.iter().zip(&on).take_while(|(a, b)| a == b).count();
     let different = (off.len().max(on.len()) - same) as f64;
@@ -82,25 +75,23 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
 
 fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     // A NaN must win: `f64::max` would drop it.
-    rows.into_iter().fold(0.0, |most: f64, d| {
-        if d.divergence.is_nan() {
-            f64::NAN
-        } else if most.is_nan() {
-            most
-        } else {
-            most.max(d.greatest)
-        }
+    rows.into_iter().fold(0.0, |most: f64, d| match most.is_nan() || d.divergence.is_nan() {
+        true => f64::NAN,
+        false => most.max(d.greatest),
     })
 }
 
+/// The logits of some rows of a text.
+fn logits<B: Backend>(subject: &mut Subject<B>, text: &[Token], rows: &[usize]) -> Result<Vec<Vec<f32>>, Failure> {
+    let mut found = Vec::new();
+    scored(subject, text, rows, &mut |_, logits| found.push(logits.to_vec()))?;
+    Ok(found)
+}
+
 fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) -> Result<Vec<Vec<f32>>, Failure> {
-    let vocab = subject.model.spec().vocab;
     let mut out = Vec::new();
     for chunk in tokens.chunks(rows) {
-        subject.live.verify(&mut subject.b, &subject.model, chunk)?;
-        let logits = subject.live.logits(&mut subject.b, chunk.len())?;
-        out.extend(logits.chunks_exact(vocab).take(chunk.len()).map(<[f32]>::to_vec));
-        subject.live.advance(&mut subject.b, chunk.len())?;
+        out.extend(subject.logits(chunk)?.chunks_exact(subject.model.spec().vocab).map(<[f32]>::to_vec));
     }
     Ok(out)
 }
@@ -111,21 +102,13 @@ fn write<B: DraftOps>(
     prompt: usize,
     spec: SpecMode,
 ) -> Result<Vec<Token>, Failure> {
-    let mut decoder: Decoder<B> = Decoder::new(None);
-    let broken = |e: DecodeError| failed(e);
     // The last token is read again as prompt: its logits begin the answer.
-    let (b, model, live) = (&mut subject.b, &subject.model, &mut subject.live);
     let (last, known) = (text.get(prompt..=prompt).unwrap_or_default(), text.get(..=prompt).unwrap_or_default());
-    live.prefill(b, model, last)?;
-    live.advance(b, last.len())?;
-    decoder.restore(b, known, None).map_err(broken)?;
-    let mut round = decoder.begin(b, model, live, &greedy(WRITTEN, spec)).map_err(broken)?;
-    let mut tokens = round.tokens;
-    while round.ended.is_none() {
-        round = decoder.round(b, model, live).map_err(broken)?;
-        tokens.extend(&round.tokens);
-    }
-    Ok(tokens)
+    subject.read(last, 1)?;
+    let mut decoder: Decoder<B> = Decoder::new(None);
+    decoder.restore(subject.b, known, None).map_err(failed)?;
+    let rounds = subject.generate(&mut decoder, &greedy(WRITTEN, spec)).map_err(failed)?;
+    Ok(rounds.into_iter().flat_map(|(tokens, _)| tokens).collect())
 }
 
 // The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the first
@@ -170,9 +153,7 @@ pub(super) fn against_cpu<A: Backend, B: Backend>(
 ) -> Result<Vec<Agreement>, Failure> {
     // Rows at both ends and some between: logits of every row would take longer than the layers.
     let rows: Vec<usize> = (0..text.len()).filter(|r| r % 16 == 0 || r + 16 >= text.len()).collect();
-    let (mut right, mut here) = (Vec::new(), Vec::new());
-    oracle.read(text, &rows, &mut |_, logits| right.push(logits.to_vec()))?;
-    found.read(text, &rows, &mut |_, logits| here.push(logits.to_vec()))?;
+    let (right, here) = (logits(oracle, text, &rows)?, logits(found, text, &rows)?);
     let rows: Vec<Distance> = right.iter().zip(&here).map(|(right, here)| distance(right, here)).collect();
     let (layers, tokens) = (found.model.spec().mixers.len(), text.len());
     let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}").into();

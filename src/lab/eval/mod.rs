@@ -29,15 +29,15 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::engine_client::failed;
+use super::subject::Subject;
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::cli::args::{EVAL_ROOM, EvalArgs};
 use crate::cli::devices::{self, Chosen, Opened};
 use crate::cli::{Context, Exit, Failure, open};
-use crate::core::spec::{DenseRule, SparseSpec};
 use crate::engine::protocol::{Dtype, Precision, Token};
-use crate::model::{Checkpoint, Live, Model};
+use crate::model::Checkpoint;
 use crate::text::{TextModel, decode};
 
 use numbers::Distances;
@@ -47,58 +47,19 @@ const CONSISTENCY: usize = 4_608;
 /// Share of needles below which the part misses.
 const FOUND: f64 = 0.8;
 
-pub(crate) struct Subject<B: Backend> {
-    b: B,
-    model: Model<B>,
-    prefill: Precision,
-    live: Live<B>,
+/// Reads a text from an empty state and passes the logits of `rows` (ascending) to `each`.
+fn scored<B: Backend>(
+    subject: &mut Subject<B>,
+    tokens: &[Token],
+    rows: &[usize],
+    each: &mut dyn FnMut(usize, &[f32]),
+) -> Result<(), Failure> {
+    subject.reset()?;
+    Ok(subject.score(tokens, &|row| rows.binary_search(&row).is_ok(), each, None)?)
 }
 
-impl<B: Backend> Subject<B> {
-    fn open(mut b: B, checkpoint: &Checkpoint, limit: usize) -> Result<Subject<B>, Failure> {
-        let model = Model::load(&mut b, checkpoint, |_| {})?;
-        let live = Live::new(&mut b, &model, limit.next_multiple_of(64), &[])?;
-        Ok(Subject { b, model, prefill: checkpoint.prefill(), live })
-    }
-
-    /// Reads a text as one call of the released code does: the rule for dense rows depends on the text's length.
-    /// Otherwise like [`Subject::read`].
-    fn read_as_released(
-        &mut self,
-        tokens: &[Token],
-        rows: &[usize],
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Failure> {
-        let own = self.model.spec().sparse.clone();
-        let call = SparseSpec { dense_rule: DenseRule::Call, ..own.clone() };
-        self.live.sparse_spec_mut().dense_rule = call.for_call(tokens.len());
-        let done = self.read(tokens, rows, each);
-        self.live.sparse_spec_mut().dense_rule = own.dense_rule;
-        done
-    }
-
-    /// Reads a text from an empty state and passes the logits of `rows` (ascending) to `each`.
-    fn read(&mut self, tokens: &[Token], rows: &[usize], each: &mut dyn FnMut(usize, &[f32])) -> Result<(), Failure> {
-        self.live.reset(&mut self.b)?;
-        self.go_on(tokens, &|row| rows.binary_search(&row).is_ok(), each)
-    }
-
-    fn go_on(
-        &mut self,
-        tokens: &[Token],
-        wanted: &dyn Fn(usize) -> bool,
-        each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Failure> {
-        let mut each = |row: usize, logits: &[f32]| {
-            each(row, logits);
-            Ok(())
-        };
-        Ok(self.live.score(&mut self.b, &self.model, tokens, wanted, &mut each, None)?)
-    }
-
-    fn single(&self) -> bool {
-        self.b.cache_dtype() == Dtype::F32
-    }
+fn single<B: Backend>(b: &B) -> bool {
+    b.cache_dtype() == Dtype::F32
 }
 
 struct Part {
@@ -128,9 +89,9 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     }
     let eval = Eval { context, args, checkpoint: &checkpoint, text: &text };
     let parts = match devices::open(&context.config().model, &args.tuning, false)? {
-        Opened::Cpu(cpu, _) => eval.judge(*cpu, &[1_024, 4_096])?,
+        Opened::Cpu(mut cpu, _) => eval.judge(&mut *cpu, &[1_024, 4_096])?,
         #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => eval.judge(*cuda, &[4_096, 16_384, 65_536, 131_072])?,
+        Opened::Cuda(mut cuda) => eval.judge(&mut *cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
     let exit = report(context, checkpoint.name(), &parts)?;
     if let Some(path) = &args.plot {
@@ -193,20 +154,20 @@ struct Eval<'a> {
 }
 
 impl Eval<'_> {
-    fn judge<B: DraftOps>(&self, mut b: B, lengths: &[usize]) -> Result<Vec<Part>, Failure> {
+    fn judge<B: DraftOps>(&self, b: &mut B, lengths: &[usize]) -> Result<Vec<Part>, Failure> {
         let Eval { context, args, checkpoint, text } = self;
         let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
         let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
         let windows = args.text.as_ref().map(|path| self.windows(path)).transpose()?;
-        let mut samples =
-            args.reference.as_ref().map(|path| reference::read(path, checkpoint.spec().vocab)).transpose()?;
-        if let Some(other) = &args.against {
-            (b, samples) = self.read_with(b, other, lengths, longest).map(|(b, samples)| (b, Some(samples)))?;
-        }
-        let mut agreements = Vec::new();
-        if b.kind() != "cpu" && !skips(args, "consistency") {
-            (b, agreements) = self.first_layers(b)?;
-        }
+        let samples = match (&args.reference, &args.against) {
+            (Some(path), _) => Some(reference::read(path, checkpoint.spec().vocab)?),
+            (None, Some(other)) => Some(self.read_with(b, other, lengths, longest)?),
+            (None, None) => None,
+        };
+        let agreements = match b.kind() != "cpu" && !skips(args, "consistency") {
+            true => self.first_layers(b)?,
+            false => Vec::new(),
+        };
         let needed = samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
         let window = windows.as_ref().map_or(0, |(_, window, _)| *window);
         let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
@@ -256,11 +217,11 @@ impl Eval<'_> {
     /// Logits of another form of the weights, without a budget.
     fn read_with<B: DraftOps>(
         &self,
-        b: B,
+        b: &mut B,
         other: &str,
         lengths: &[usize],
         longest: usize,
-    ) -> Result<(B, Vec<reference::Sample>), Failure> {
+    ) -> Result<Vec<reference::Sample>, Failure> {
         self.context.note(&format!("reading with {other}"));
         let texts = lengths.iter().map(|l| needles::prose(self.text, *l)).collect::<Result<Vec<_>, _>>()?;
         let reference = Checkpoint::open(other)?;
@@ -269,22 +230,20 @@ impl Eval<'_> {
             let line = format!("it has {theirs} tokens, this model {vocab}; they are different models");
             return Err(failed(format!("--against {other}: {line}")));
         }
-        let mut subject = Subject::open(b, &reference, longest + EVAL_ROOM)?;
-        let samples = reference::of(&mut subject, &texts)?;
-        Ok((subject.b, samples))
+        reference::of(&mut Subject::open(b, &reference, longest + EVAL_ROOM)?, &texts)
     }
 
-    fn first_layers<B: DraftOps>(&self, b: B) -> Result<(B, Vec<consistency::Agreement>), Failure> {
+    fn first_layers<B: DraftOps>(&self, b: &mut B) -> Result<Vec<consistency::Agreement>, Failure> {
         self.context.note("the first layers against the CPU");
         let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
         // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
         layers.set_prefill(Precision::Bf16);
         let tokens = needles::prose(self.text, consistency::tokens_on_cpu(layers.spec()))?;
-        let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
+        let mut cpu = Cpu::new();
+        let mut oracle = Subject::open(&mut cpu, &layers, tokens.len())?;
         let mut device = Subject::open(b, &layers, tokens.len())?;
         let slack = slack(&device);
-        let agreements = consistency::against_cpu(&mut cpu, &mut device, &tokens, slack)?;
-        Ok((device.b, agreements))
+        consistency::against_cpu(&mut oracle, &mut device, &tokens, slack)
     }
 }
 
@@ -294,7 +253,7 @@ fn reference_part<B: Backend>(
     against: Option<&str>,
 ) -> Result<Part, Failure> {
     let rows = reference::compare(subject, samples)?;
-    let ok = against.is_none().then(|| within_budget(&rows, subject.single()));
+    let ok = against.is_none().then(|| within_budget(&rows, single(subject.b)));
     let head = "      tokens  rows    mean KLD     99% KLD same top  max diff";
     let mut lines = vec![against.map_or_else(|| head.to_owned(), |against| format!("{head}   against {against}"))];
     for r in &rows {
@@ -318,7 +277,7 @@ fn within_budget(rows: &[Distances], single: bool) -> bool {
 fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
     match subject.prefill {
         Precision::Fp8 => 4.0,
-        Precision::Bf16 if subject.single() => 1e-2,
+        Precision::Bf16 if single(subject.b) => 1e-2,
         Precision::Bf16 => 0.5,
     }
 }

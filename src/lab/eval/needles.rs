@@ -7,7 +7,7 @@
 //! the grid.
 
 use super::super::engine_client::failed;
-use super::Subject;
+use super::super::subject::Subject;
 use super::numbers::{likeliest, log_prob};
 use crate::backend::Backend;
 use crate::cli::Failure;
@@ -159,20 +159,22 @@ pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: u
     let Some(first) = prompts.first() else { return Err(failed("there are no needles")) };
     let alike = |a: &Prompt| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
     let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
-    subject.read(first.tokens.get(..shared).unwrap_or_default(), &[], &mut |_, _| ())?;
-    let end = subject.live.export_end(&mut subject.b)?;
+    subject.reset()?;
+    subject.read(first.tokens.get(..shared).unwrap_or_default(), usize::MAX)?;
+    let end = subject.end()?;
     let mut cells: Vec<Cell> =
         DEPTHS.map(|depth| Cell { length: shared, depth, questions: 0, found: 0, mean_log_prob: 0.0 }).to_vec();
     for prompt in &prompts {
-        subject.live.restore(&mut subject.b, shared, &[], Some(&end))?;
+        subject.back(&end)?;
         let rest = prompt.tokens.get(shared..).unwrap_or_default();
         let begin = prompt.value - shared;
         let (mut right, mut sum) = (true, 0.0);
-        subject.go_on(rest, &|row| row + 1 >= begin && row + 1 < rest.len(), &mut |row, logits| {
+        let mut each = |row: usize, logits: &[f32]| {
             let token = rest.get(row + 1).copied().unwrap_or_default();
             right &= likeliest(logits) == token;
             sum += log_prob(logits, token);
-        })?;
+        };
+        subject.score(rest, &|row| row + 1 >= begin && row + 1 < rest.len(), &mut each, None)?;
         if let Some(cell) = cells.iter_mut().find(|c| c.depth == prompt.depth) {
             cell.questions += 1;
             cell.found += usize::from(right);

@@ -6,13 +6,14 @@
 
 use std::path::Path;
 
-use safetensors::Dtype as FileDtype;
-
 use super::super::engine_client::failed;
-use super::Subject;
+use super::super::golden::{floats, integers};
+use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance, log_prob};
+use super::scored;
 use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
+use crate::core::spec::{DenseRule, SparseSpec};
 use crate::engine::protocol::Token;
 use crate::model::{ModelError, Tensors};
 
@@ -29,31 +30,6 @@ pub struct Sample {
 fn unusable(path: &Path, what: impl std::fmt::Display) -> Failure {
     let hint = "sala-chat eval --script prints the script that makes such a file; a text is read with --text";
     Failure::new(Exit::Failure, format!("{}: {what}", path.display())).hint(hint)
-}
-
-fn integers(path: &Path, tensors: &Tensors, name: &str) -> Result<Vec<u64>, Failure> {
-    let (dtype, shape, data) = tensors.raw(name).map_err(|e| unusable(path, e))?;
-    if shape.len() != 1 {
-        return Err(unusable(path, format!("`{name}` has shape {shape:?}, expected one axis")));
-    }
-    match dtype {
-        FileDtype::I64 | FileDtype::U64 => Ok(data.as_chunks().0.iter().map(|b| u64::from_le_bytes(*b)).collect()),
-        FileDtype::I32 | FileDtype::U32 => {
-            Ok(data.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b).into()).collect())
-        }
-        other => Err(unusable(path, format!("`{name}` holds {other:?}, expected 32- or 64-bit integers"))),
-    }
-}
-
-fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<Vec<f32>, Failure> {
-    let loaded = tensors.get(name, shape).map_err(|e| unusable(path, e))?;
-    let view = loaded.view();
-    let other = || unusable(path, format!("`{name}` was read as {:?}, expected floating point", view.dtype));
-    let values = view.dtype.floats(view.data).ok_or_else(other)?;
-    match values.iter().position(|v| !v.is_finite()) {
-        Some(at) => Err(unusable(path, format!("`{name}` holds {} at {at}", values[at]))),
-        None => Ok(values),
-    }
 }
 
 /// Samples of a file for a model of `vocab` tokens, in ascending length.
@@ -73,18 +49,25 @@ pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
     }
     let sample = |length: usize| {
         let bad = |what: String| unusable(path, format!("length {length}: {what}"));
-        let tokens = integers(path, &tensors, &format!("tokens.{length}"))?;
-        let rows = integers(path, &tensors, &format!("rows.{length}"))?;
+        let integers = |name: &str| integers(&tensors, &format!("{name}.{length}")).map_err(bad);
+        let (tokens, rows) = (integers("tokens")?, integers("rows")?);
         if tokens.len() != length {
             return Err(bad(format!("{} tokens", tokens.len())));
         }
-        if let Some(token) = tokens.iter().find(|t| **t >= vocab as u64) {
+        if let Some(token) = tokens.iter().find(|t| !(0..vocab as i64).contains(*t)) {
             return Err(bad(format!("token {token} is outside the vocabulary of {vocab}: it is of another model")));
         }
-        if rows.is_empty() || rows.iter().any(|r| *r >= length as u64) || !rows.is_sorted() {
+        if rows.is_empty() || rows.iter().any(|r| !(0..length as i64).contains(r)) || !rows.is_sorted() {
             return Err(bad("`rows` must be positions of the text, ascending".into()));
         }
-        let logits = floats(path, &tensors, &format!("logits.{length}"), &[rows.len(), vocab])?;
+        let name = format!("logits.{length}");
+        let logits = floats(&tensors, &name).map_err(bad)?;
+        if logits.len() != rows.len() * vocab {
+            return Err(bad(format!("`{name}` has {} values, expected {} x {vocab}", logits.len(), rows.len())));
+        }
+        if let Some(at) = logits.iter().position(|v| !v.is_finite()) {
+            return Err(bad(format!("`{name}` holds {} at {at}", logits[at])));
+        }
         let tokens = tokens.into_iter().map(|t| t as Token).collect();
         Ok(Sample { tokens, rows: rows.into_iter().map(|r| r as usize).collect(), logits })
     };
@@ -93,7 +76,7 @@ pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
 
 /// The compared rows of a text of `length` tokens: the last ones, with the longest context, and some spread over the
 /// text.
-pub fn chosen_rows(length: usize) -> Vec<usize> {
+fn chosen_rows(length: usize) -> Vec<usize> {
     const EACH: usize = 32;
     let mut rows: Vec<usize> = (0..EACH).map(|i| length * (i + 1) / (EACH + 1)).collect();
     rows.extend(length.saturating_sub(EACH)..length);
@@ -103,13 +86,28 @@ pub fn chosen_rows(length: usize) -> Vec<usize> {
     rows
 }
 
+/// Reads a text as one call of the released code does: the rule for dense rows depends on the text's length.
+fn as_released<B: Backend>(
+    subject: &mut Subject<B>,
+    tokens: &[Token],
+    rows: &[usize],
+    each: &mut dyn FnMut(usize, &[f32]),
+) -> Result<(), Failure> {
+    let own = subject.model.spec().sparse.clone();
+    let call = SparseSpec { dense_rule: DenseRule::Call, ..own.clone() };
+    subject.live.sparse_spec_mut().dense_rule = call.for_call(tokens.len());
+    let done = scored(subject, tokens, rows, each);
+    subject.live.sparse_spec_mut().dense_rule = own.dense_rule;
+    done
+}
+
 /// Logits of this model at the chosen rows of every text: a reference for another form of its weights.
 pub fn of<B: Backend>(subject: &mut Subject<B>, texts: &[Vec<Token>]) -> Result<Vec<Sample>, Failure> {
     let mut samples = Vec::new();
     for tokens in texts {
         let rows = chosen_rows(tokens.len());
         let mut logits = Vec::new();
-        subject.read_as_released(tokens, &rows, &mut |_, row| logits.extend_from_slice(row))?;
+        as_released(subject, tokens, &rows, &mut |_, row| logits.extend_from_slice(row))?;
         samples.push(Sample { tokens: tokens.clone(), rows, logits });
     }
     Ok(samples)
@@ -121,7 +119,7 @@ pub fn compare<B: Backend>(subject: &mut Subject<B>, samples: &[Sample]) -> Resu
     let mut out = Vec::new();
     for sample in samples.iter().filter(|s| s.tokens.len() <= limit) {
         let mut rows: Vec<Distance> = Vec::new();
-        subject.read_as_released(&sample.tokens, &sample.rows, &mut |_, found| {
+        as_released(subject, &sample.tokens, &sample.rows, &mut |_, found| {
             let at = rows.len() * vocab;
             rows.push(distance(sample.logits.get(at..at + vocab).unwrap_or_default(), found));
         })?;
@@ -173,7 +171,7 @@ pub fn perplexity<B: Backend>(
         let part = tokens.get(start..end).unwrap_or_default();
         // The row before a token predicts it.
         let rows: Vec<usize> = (counted - start - 1..part.len() - 1).collect();
-        subject.read_as_released(part, &rows, &mut |row, logits| {
+        as_released(subject, part, &rows, &mut |row, logits| {
             sum -= part.get(row + 1).map_or(f64::NAN, |t| log_prob(logits, *t));
         })?;
         (counted, start) = (end, start + stride);

@@ -12,10 +12,15 @@ fn text() -> TextModel {
     TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap()
 }
 
-fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<Cpu> {
+/// A CPU for the rest of the test.
+fn cpu() -> &'static mut Cpu {
+    Box::leak(Box::new(Cpu::new()))
+}
+
+fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<'static, Cpu> {
     let mut checkpoint = Checkpoint::open("demo").unwrap();
     change(checkpoint.spec_mut());
-    Subject::open(Cpu::new(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
+    Subject::open(cpu(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
 }
 
 /// The built-in model's own logits, at lengths where rows choose among blocks.
@@ -77,8 +82,8 @@ fn a_device_is_held_against_the_first_layers_on_the_cpu() {
     assert_eq!(small.spec().mixers, Checkpoint::open("demo").unwrap().spec().mixers);
     assert_eq!(consistency::tokens_on_cpu(small.spec()), CONSISTENCY);
     let tokens = needles::prose(&text(), 256).unwrap();
-    let open = || Subject::open(Cpu::new(), &small, 256).unwrap();
-    let agree = |found: &mut Subject<Cpu>| -> bool {
+    let open = || Subject::open(cpu(), &small, 256).unwrap();
+    let agree = |found: &mut Subject<'_, Cpu>| -> bool {
         let list = consistency::against_cpu(&mut open(), found, &tokens, 0.5).unwrap();
         list.iter().all(consistency::Agreement::ok)
     };
@@ -107,7 +112,7 @@ fn perplexity_is_that_of_the_reference() {
         loaded.view().data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     let rows = logits.chunks_exact(vocab).zip(&ids[1..]);
     let loss = rows.map(|(row, next)| -numbers::log_prob(row, *next)).sum::<f64>() / (ids.len() - 1) as f64;
-    let mut subject = Subject::open(Cpu::new(), &checkpoint, ids.len() + 64).unwrap();
+    let mut subject = Subject::open(cpu(), &checkpoint, ids.len() + 64).unwrap();
     let found = reference::perplexity(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
     assert!((found.perplexity - loss.exp()).abs() < 1e-3 * loss.exp(), "{found:?}, the reference gives {}", loss.exp());
 }
@@ -181,7 +186,7 @@ fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, sample
     let folder = tempfile::tempdir().unwrap();
     quantize(source, calibration, folder.path(), &Cancel::default(), &mut |_| ()).unwrap().unwrap();
     let packed = Checkpoint::open_dir(folder.path()).unwrap();
-    let mut subject = Subject::open(Cpu::new(), &packed, 2_048 + EVAL_ROOM).unwrap();
+    let mut subject = Subject::open(cpu(), &packed, 2_048 + EVAL_ROOM).unwrap();
     let found = reference::compare(&mut subject, samples).unwrap();
     for d in &found {
         println!("{}, {} tokens: KLD {:.4}, same top {:.3}", source.recipe().name(), d.length, d.mean_kl, d.same_top);

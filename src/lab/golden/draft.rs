@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::ops::lightning_spec;
-use super::{Golden, Kind, Outcome, Precision, Report, Result, max_error};
+use super::{Fixture, Kind, Outcome, Precision, Report, Result, max_error};
 use crate::backend::draft::DraftOps;
 use crate::backend::{BufKind, Form, Pass, WeightView};
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::{Dtype, Token};
-use crate::lab::layer::{Lightning, numbers};
+use crate::lab::layers::{Lightning, Mode, Part, lightning_spec, numbers};
 use crate::model::draft::{DraftError, DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, ModelError, Tensors};
 
@@ -26,11 +25,9 @@ const PROBABILITY: [f64; 2] = [2e-4, 0.08];
 /// the row.
 const HALF_CHOICE: f64 = 0.1;
 
-struct Case<'a> {
-    fixture: String,
-    golden: Golden,
+struct Case<'a, 'f> {
+    f: &'a mut Fixture<'f>,
     meta: Value,
-    report: &'a mut Report,
 }
 
 /// Replays all cases of the folder that holds `index.json`, except `accept`, which uses no device.
@@ -39,11 +36,10 @@ pub(super) fn replay<B: DraftOps>(dir: &Path, b: &mut B, report: &mut Report) ->
     for (name, files) in index.get("cases").and_then(Value::as_object).into_iter().flatten() {
         let file = |key: &str| files.get(key).and_then(Value::as_str).map(|f| dir.join(f));
         let (Some(io), Some(meta)) = (file("io"), file("meta")) else { continue };
-        let fixture = format!("eagle3/{name}");
-        report.guard(&fixture.clone(), |report| {
-            let mut case = Case { fixture, golden: Golden::open(&io)?, meta: json(&meta)?, report };
+        report.fixture(&format!("eagle3/{name}"), &io, |f| {
+            let mut case = Case { f, meta: json(&meta)? };
             match file("head") {
-                Some(weights) => case.head(b, name, &[weights, io]).map_err(model_error),
+                Some(weights) => case.head(b, name, &[weights, io.clone()]).map_err(model_error),
                 None => case.lightning(b),
             }
         })?;
@@ -123,69 +119,59 @@ fn worst_choice(golden: &[f32], found: &[f32], rows: usize) -> f64 {
     golden.chunks_exact(width.max(1)).zip(found.chunks_exact(width.max(1))).map(row).fold(0.0, f64::max)
 }
 
-impl Case<'_> {
-    fn tokens(&self, name: &str) -> Result<Vec<Token>> {
-        Ok(self.golden.indices(name)?.into_iter().map(|id| id as Token).collect())
-    }
-
+impl Case<'_, '_> {
     fn list(&self, key: &str) -> Vec<f64> {
         let list = self.meta.get(key).and_then(Value::as_array);
         list.into_iter().flatten().filter_map(Value::as_f64).collect()
     }
 
-    /// Compares with the golden tensor `out.TENSOR`.
-    fn compare(&mut self, how: &str, tensor: &str, found: &[f32]) -> Result<()> {
-        let golden = self.golden.floats(&format!("out.{tensor}"))?;
-        self.report.compare(&self.fixture, &format!("{how}{tensor}"), Kind::Draft, found, &golden);
+    /// Compares with the golden tensor `out.TENSOR`, if the case has it.
+    fn check(&mut self, how: &str, tensor: &str, found: &[f32]) -> Result<()> {
+        if let Some(golden) = self.golden(tensor)? {
+            self.f.judge(&format!("{how}{tensor}"), Kind::Draft, found, &golden);
+        }
         Ok(())
     }
 
-    /// The same for a tensor that the case need not have.
-    fn check(&mut self, how: &str, tensor: &str, found: &[f32]) -> Result<()> {
-        if self.golden.has(&format!("out.{tensor}")) { self.compare(how, tensor, found) } else { Ok(()) }
+    /// Compares as many of the values as the golden tensor has.
+    fn check_start(&mut self, how: &str, tensor: &str, found: &[f32]) -> Result<()> {
+        let values = self.golden(tensor)?.map_or(0, |golden| golden.len());
+        self.check(how, tensor, found.get(..values).unwrap_or_default())
     }
 
-    /// As many of the values as the golden tensor has.
-    fn start<'f>(&self, tensor: &str, found: &'f [f32]) -> &'f [f32] {
-        let values = self.golden.shape(&format!("out.{tensor}")).map_or(0, |shape| shape.iter().product());
-        found.get(..values).unwrap_or_default()
-    }
-
-    fn compared(&mut self, tensor: String, error: f64, budget: f64) {
-        self.report.file(&self.fixture, &tensor, Outcome::Compared { error, budget });
+    fn golden(&self, tensor: &str) -> Result<Option<Vec<f32>>> {
+        let name = format!("out.{tensor}");
+        self.f.has(&name).then(|| self.f.floats(&name)).transpose()
     }
 
     fn check_probabilities(&mut self, how: &str, list: &str, found: &[f32]) {
         let golden: Vec<f32> = self.list(list).iter().map(|p| *p as f32).collect();
         let error = if found.len() == golden.len() { max_error(found, &golden) } else { f64::INFINITY };
-        self.compared(
-            format!("{how}{list}"),
-            error,
-            PROBABILITY[usize::from(self.report.precision == Precision::Half)],
-        );
+        let budget = PROBABILITY[usize::from(self.f.precision == Precision::Half)];
+        self.f.add(&format!("{how}{list}"), Outcome::Compared { error, budget });
     }
 
     /// Compares the greedy drafts with `list`. In bf16 a close second is allowed if the file has the golden logits.
-    fn check_choices(&mut self, how: &str, list: &str, logits: &str, drafted: &Chain) {
-        let golden = self.list(list);
+    fn check_choices(&mut self, how: &str, list: &str, logits: &str, drafted: &Chain) -> Result<()> {
+        let (golden, logits) = (self.list(list), self.golden(logits)?);
         let exact = drafted.tokens == golden;
-        let (error, budget) = match (self.report.precision, self.golden.floats(logits)) {
-            (Precision::Half, Ok(logits)) if drafted.tokens.len() == golden.len() && !exact => {
-                (worst_choice(&logits, &drafted.logits, golden.len()), HALF_CHOICE)
-            }
+        let close = self.f.precision == Precision::Half && drafted.tokens.len() == golden.len();
+        let (error, budget) = match logits {
+            Some(logits) if close && !exact => (worst_choice(&logits, &drafted.logits, golden.len()), HALF_CHOICE),
             // Without golden logits only the probabilities along the golden drafts are compared.
-            (Precision::Half, Err(_)) if drafted.tokens.len() == golden.len() => (0.0, 0.0),
+            None if close => (0.0, 0.0),
             _ => (if exact { 0.0 } else { f64::INFINITY }, 0.0),
         };
-        self.compared(format!("{how}{list}"), error, budget);
+        self.f.add(&format!("{how}{list}"), Outcome::Compared { error, budget });
+        Ok(())
     }
 
     fn check_chain(&mut self, how: &str, drafted: &Chain) -> Result<()> {
-        self.check_choices(how, "chain_tokens", "out.chain_logits", drafted);
+        self.check_choices(how, "chain_tokens", "chain_logits", drafted)?;
         self.check_probabilities(how, "chain_top1_prob", &drafted.probabilities);
         self.check(how, "chain_stream", &drafted.streams)?;
         self.check(how, "chain_logits", &drafted.logits)?;
-        self.check(how, "prefill_logits_last", self.start("prefill_logits_last", &drafted.logits))
+        self.check_start(how, "prefill_logits_last", &drafted.logits)
     }
 
     fn head<B: DraftOps>(&mut self, b: &mut B, name: &str, files: &[PathBuf; 2]) -> Result<(), DraftError> {
@@ -218,7 +204,7 @@ impl Case<'_> {
         head: &mut DraftHead<B>,
         tables: &Tables<'_, B>,
     ) -> Result<(), DraftError> {
-        let (tokens, aux) = (self.tokens("in.tokens")?, self.golden.floats("in.aux")?);
+        let (tokens, aux) = (self.f.indices::<Token>("in.tokens")?, self.f.floats("in.aux")?);
         let (width, rows) = (head.config().aux_width(), tokens.len().saturating_sub(1));
         let along = self.list("chain_tokens");
         let mut aux_hidden = b.draft_buf(rows.max(1), width, BufKind::Activation)?;
@@ -238,7 +224,7 @@ impl Case<'_> {
         let drafted = chain(b, head, tables, &tokens, &along)?;
         streams.extend(drafted.streams.get(..head.config().shape.hidden).unwrap_or_default());
         self.check("", "prefill_stream", &streams)?;
-        if self.golden.has("out.cache_k") {
+        if self.f.has("out.cache_k") {
             let [k, v] = b.read_window(head.window(), 0..rows)?;
             self.check("", "cache_k", &numbers(&k))?;
             self.check("", "cache_v", &numbers(&v))?;
@@ -251,39 +237,35 @@ impl Case<'_> {
         head.read(b, tables, &aux_hidden, 0, rows, tokens.get(..rows).unwrap_or_default(), 0)?;
         let drafted = chain(b, head, tables, &tokens, &along)?;
         self.check_chain("kv_only ", &drafted)?;
-        self.check("", "last_stream", self.start("last_stream", &drafted.streams))?;
+        self.check_start("", "last_stream", &drafted.streams)?;
 
         // Two accepted drafts and a bonus token: accepted rows replace the drafted ones.
-        if self.golden.has("in.round2_next_tokens") {
-            let (next, aux) = (self.tokens("in.round2_next_tokens")?, self.golden.floats("in.round2_aux")?);
+        if self.f.has("in.round2_next_tokens") {
+            let (next, aux) = (self.f.indices::<Token>("in.round2_next_tokens")?, self.f.floats("in.round2_aux")?);
             b.write(&mut aux_hidden, &aux)?;
             head.keep(b, tables, &aux_hidden, 0..next.len(), rows, &tokens)?;
             let history: Vec<Token> = tokens.iter().chain(&next).copied().collect();
             let drafted = chain(b, head, tables, &history, &self.list("round2_chain_tokens"))?;
-            self.check_choices("", "round2_chain_tokens", "out.round2_chain_logits", &drafted);
+            self.check_choices("", "round2_chain_tokens", "round2_chain_logits", &drafted)?;
             self.check_probabilities("", "round2_chain_top1_prob", &drafted.probabilities);
-            self.compare("", "round2_stream", self.start("round2_stream", &drafted.streams))?;
+            self.check_start("", "round2_stream", &drafted.streams)?;
         }
         Ok(())
     }
 
     /// Verifying rows leaves the recurrent state unchanged; accepting some of them folds exactly those.
     fn lightning<B: DraftOps>(&mut self, b: &mut B) -> Result<()> {
-        let [rows, heads, head_dim] = self.golden.dims("in.q")?;
-        let (width, pass) = (heads * head_dim, Pass::Verify { rows });
-        let [q, k, v] = ["in.q", "in.k", "in.v"].map(|name| self.golden.floats(name));
-        let (q, k, v) = (q?, k?, v?);
+        let [rows, heads, head_dim] = self.f.dims("in.q")?;
+        let width = heads * head_dim;
+        let (q, k, v) = (self.f.floats("in.q")?, self.f.floats("in.k")?, self.f.floats("in.v")?);
         let parts = q.chunks_exact(width).zip(k.chunks_exact(width)).zip(v.chunks_exact(width));
         let mixed: Vec<f32> = parts.flat_map(|((q, k), v)| [q, k, v].concat()).collect();
-        let start = self.golden.floats("in.S0")?;
+        let start = self.f.floats("in.S0")?;
         let mut layer = Lightning::new(b, lightning_spec(heads, head_dim, None), None, Some(&start))?;
-        layer.start(b, 0)?;
-        layer.write(b, &mixed)?;
-        layer.run(b, pass)?;
-        self.compare("", "chain_o", &b.read(&layer.o, rows)?)?;
-        b.advance(pass, self.list("chain4_rows").len())?;
-        let found = layer.end(b)?;
-        self.compare("", "committed_chain4", &found)?;
+        let part = Part { pass: Pass::Verify { rows }, at: 0, accepted: self.list("chain4_rows").len() };
+        layer.run(b, 0, &mixed, &[part], Mode::Eager)?;
+        self.check("", "chain_o", &b.read(&layer.o, rows)?)?;
+        self.check("", "committed_chain4", &layer.end(b)?)?;
         Ok(b.seek(0)?)
     }
 }

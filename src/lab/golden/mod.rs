@@ -16,8 +16,8 @@ use std::path::Path;
 
 use safetensors::Dtype as FileDtype;
 
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
-use crate::backend::{Backend, BackendError};
 use crate::engine::protocol::Dtype;
 use crate::model::{ModelError, Result, Tensors};
 
@@ -57,12 +57,6 @@ enum Precision {
     Half,
 }
 
-impl Precision {
-    fn of<B: Backend>(b: &B) -> Precision {
-        if b.cache_dtype() == Dtype::F32 { Precision::Single } else { Precision::Half }
-    }
-}
-
 fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
@@ -80,14 +74,12 @@ pub(super) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
 
 /// Replays every fixture of a folder that exists: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`.
 pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
-    let mut report = Report { precision: Precision::of(b), checks: Vec::new() };
-    if dir.join("ops").is_dir() {
-        ops::replay(&dir.join("ops"), b, &mut report)?;
-    }
-    for name in ["tiny-mixed", "tiny-real-sparse"] {
-        if dir.join(name).is_dir() {
-            report.guard(name, |report| model::replay(&dir.join(name), name, b, report))?;
-        }
+    let precision = if b.cache_dtype() == Dtype::F32 { Precision::Single } else { Precision::Half };
+    let mut report = Report { precision, checks: Vec::new() };
+    ops::replay(&dir.join("ops"), b, &mut report)?;
+    for name in ["tiny-mixed", "tiny-real-sparse"].into_iter().filter(|name| dir.join(name).is_dir()) {
+        let file = dir.join(name).join("golden.safetensors");
+        report.fixture(name, &file, |fixture| model::replay(&dir.join(name), b, fixture))?;
     }
     if dir.join("eagle3").is_dir() {
         draft::replay(&dir.join("eagle3"), b, &mut report)?;
@@ -103,16 +95,50 @@ pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Logits, hidden rows, norms: 1e-4 absolute; 2 % RMS.
+    /// Logits, hidden rows, norms.
     Rows,
-    /// Outputs of a mixer: 1e-4 absolute; 3 % RMS.
+    /// Outputs of a mixer.
     Attention,
-    /// Streams, logits and cache rows of a draft head: 2e-4 absolute; 3 % RMS.
+    /// Streams, logits and cache rows of a draft head.
     Draft,
-    /// Recurrent states and other values that grow: 1e-4 of the greatest magnitude; 2 % RMS.
+    /// Recurrent states and other values that grow.
     State,
-    /// Cached keys and their means: 1e-5 absolute; 1 % RMS.
+    /// Cached keys and their means.
     Keys,
+}
+
+/// Judges values by their kind: the greatest error in f32, the ratio of RMS error to RMS value in bf16.
+fn judged(precision: Precision, kind: Kind, found: &[f32], golden: &[f32]) -> Outcome {
+    if found.len() != golden.len() {
+        return Outcome::Compared { error: f64::INFINITY, budget: 0.0 };
+    }
+    let greatest = golden.iter().fold(1.0f64, |m, v| m.max(f64::from(v.abs())));
+    let (single, half) = match kind {
+        Kind::Rows => (1e-4, 0.02),
+        Kind::Attention => (1e-4, 0.03),
+        Kind::Draft => (2e-4, 0.03),
+        Kind::State => (1e-4 * greatest, 0.02),
+        Kind::Keys => (1e-5, 0.01),
+    };
+    match precision {
+        Precision::Single => Outcome::Compared { error: max_error(found, golden), budget: single },
+        Precision::Half => Outcome::Compared { error: rms_ratio(found, golden), budget: half },
+    }
+}
+
+/// Rows of selected blocks, `golden [kv][row]` against `found [row][kv]`, that differ without excuse. `gap` is the
+/// relative distance of the last chosen to the first refused score: 0 for a tie, `None` if unknown.
+fn wrong_choices(
+    found: &[Vec<Vec<u32>>],
+    golden: &[Vec<Vec<u32>>],
+    gap: impl Fn(usize, usize) -> Option<f32>,
+) -> usize {
+    let wrong = |g: usize, r: usize, golden: &Vec<u32>| {
+        let same = found.get(r).and_then(|f| f.get(g)).is_some_and(|f| f == golden);
+        !same && !gap(g, r).is_some_and(|gap| gap > 0.0 && gap < 1e-4)
+    };
+    let of = |(g, rows): (usize, &Vec<Vec<u32>>)| rows.iter().enumerate().filter(|(r, row)| wrong(g, *r, row)).count();
+    golden.iter().enumerate().map(of).sum()
 }
 
 struct Report {
@@ -121,58 +147,14 @@ struct Report {
 }
 
 impl Report {
-    fn compare(&mut self, fixture: &str, tensor: &str, kind: Kind, found: &[f32], golden: &[f32]) {
-        let (error, budget) = if found.len() != golden.len() {
-            (f64::INFINITY, 0.0)
-        } else {
-            let greatest = golden.iter().fold(0.0f64, |m, v| m.max(f64::from(v.abs())));
-            match (self.precision, kind) {
-                (Precision::Single, Kind::Rows | Kind::Attention) => (max_error(found, golden), 1e-4),
-                (Precision::Single, Kind::Draft) => (max_error(found, golden), 2e-4),
-                (Precision::Single, Kind::State) => (max_error(found, golden), 1e-4 * greatest.max(1.0)),
-                (Precision::Single, Kind::Keys) => (max_error(found, golden), 1e-5),
-                (Precision::Half, Kind::Attention | Kind::Draft) => (rms_ratio(found, golden), 0.03),
-                (Precision::Half, Kind::Rows | Kind::State) => (rms_ratio(found, golden), 0.02),
-                (Precision::Half, Kind::Keys) => (rms_ratio(found, golden), 0.01),
-            }
-        };
-        self.file(fixture, tensor, Outcome::Compared { error, budget });
-    }
-
-    fn file(&mut self, fixture: &str, tensor: &str, outcome: Outcome) {
-        self.checks.push(Check { fixture: fixture.into(), tensor: tensor.into(), outcome });
-    }
-
-    /// Compares selected blocks, `golden [kv][row]` against `found [row][kv]`: the error is the number of rows that
-    /// differ without excuse. `gap` is the relative distance of the last chosen to the first refused score: 0 for a
-    /// tie, `None` if unknown.
-    fn selections(
-        &mut self,
-        fixture: &str,
-        tensor: &str,
-        found: &[Vec<Vec<u32>>],
-        golden: &[Vec<Vec<u32>>],
-        gap: impl Fn(usize, usize) -> Option<f32>,
-    ) {
-        if self.precision == Precision::Half {
-            return;
-        }
-        let mut wrong = 0;
-        for (g, rows) in golden.iter().enumerate() {
-            for (r, golden) in rows.iter().enumerate() {
-                let same = found.get(r).and_then(|f| f.get(g)).is_some_and(|f| f == golden);
-                let open = gap(g, r).is_some_and(|gap| gap > 0.0 && gap < 1e-4);
-                wrong += usize::from(!same && !open);
-            }
-        }
-        self.file(fixture, tensor, Outcome::Compared { error: wrong as f64, budget: 0.0 });
-    }
-
-    /// Runs `body`; a shape that the device does not support gives a `NotRun` verdict.
-    fn guard(&mut self, fixture: &str, body: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
-        match body(self) {
+    /// Runs `body` with a fixture's file; a shape that the device does not support gives a `NotRun` verdict.
+    fn fixture(&mut self, name: &str, file: &Path, body: impl FnOnce(&mut Fixture) -> Result<()>) -> Result<()> {
+        let tensors = Tensors::open_files(&[file.to_path_buf()])?;
+        let file = file.display().to_string();
+        let mut fixture = Fixture { name, file, tensors, precision: self.precision, checks: &mut self.checks };
+        match body(&mut fixture) {
             Err(ModelError::Backend(BackendError::Unsupported(reason))) => {
-                self.file(fixture, "*", Outcome::NotRun(reason));
+                fixture.add("*", Outcome::NotRun(reason));
                 Ok(())
             }
             other => other,
@@ -180,61 +162,101 @@ impl Report {
     }
 }
 
-struct Golden {
-    tensors: Tensors,
-    path: String,
+/// The values of a tensor of numbers.
+pub(super) fn floats(tensors: &Tensors, name: &str) -> Result<Vec<f32>, String> {
+    let loaded = tensors.raw(name).and_then(|(_, shape, _)| tensors.get(name, shape)).map_err(|e| e.to_string())?;
+    let view = loaded.view();
+    view.dtype.floats(view.data).ok_or_else(|| format!("tensor `{name}` holds {:?}, not numbers", view.dtype))
 }
 
-impl Golden {
-    fn open(path: &Path) -> Result<Golden> {
-        Ok(Golden { tensors: Tensors::open_files(&[path.to_path_buf()])?, path: path.display().to_string() })
+pub(super) fn integers(tensors: &Tensors, name: &str) -> Result<Vec<i64>, String> {
+    let (dtype, _, bytes) = tensors.raw(name).map_err(|e| e.to_string())?;
+    match dtype {
+        FileDtype::I64 | FileDtype::U64 => Ok(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
+        FileDtype::U32 => Ok(bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b).into()).collect()),
+        FileDtype::I32 => Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect()),
+        FileDtype::I16 => Ok(bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b).into()).collect()),
+        other => Err(format!("tensor `{name}` holds {other:?}, not integers")),
+    }
+}
+
+/// A file of golden tensors, and the verdicts on what is compared with it.
+struct Fixture<'a> {
+    name: &'a str,
+    file: String,
+    tensors: Tensors,
+    precision: Precision,
+    checks: &'a mut Vec<Check>,
+}
+
+impl Fixture<'_> {
+    fn add(&mut self, tensor: &str, outcome: Outcome) {
+        self.checks.push(Check { fixture: self.name.into(), tensor: tensor.into(), outcome });
+    }
+
+    fn judge(&mut self, tensor: &str, kind: Kind, found: &[f32], golden: &[f32]) {
+        self.add(tensor, judged(self.precision, kind, found, golden));
+    }
+
+    /// Compares with the golden tensor of this name.
+    fn compare(&mut self, tensor: &str, kind: Kind, found: &[f32]) -> Result<()> {
+        let golden = self.floats(tensor)?;
+        self.judge(tensor, kind, found, &golden);
+        Ok(())
+    }
+
+    /// The same if the file has the tensor.
+    fn check(&mut self, tensor: &str, kind: Kind, found: &[f32]) -> Result<()> {
+        if self.has(tensor) { self.compare(tensor, kind, found) } else { Ok(()) }
+    }
+
+    /// Compares selected blocks `[row][kv]`, except in bf16: see [`wrong_choices`].
+    fn selection(
+        &mut self,
+        name: &str,
+        golden: &str,
+        found: &[Vec<Vec<u32>>],
+        gap: impl Fn(usize, usize) -> Option<f32>,
+    ) -> Result<()> {
+        if self.precision == Precision::Single {
+            let error = wrong_choices(found, &self.selected(golden)?, gap) as f64;
+            self.add(name, Outcome::Compared { error, budget: 0.0 });
+        }
+        Ok(())
     }
 
     fn has(&self, name: &str) -> bool {
         self.tensors.contains(name)
     }
 
-    fn shape(&self, name: &str) -> Result<Vec<usize>> {
-        Ok(self.tensors.raw(name)?.1.to_vec())
-    }
-
     fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
-        let shape = self.shape(name)?;
-        shape.as_slice().try_into().map_err(|_| self.broken(name, format!("has shape {shape:?}")))
+        let shape = self.tensors.raw(name)?.1;
+        shape.try_into().map_err(|_| self.broken(format!("tensor `{name}` has shape {shape:?}")))
     }
 
-    fn broken(&self, name: &str, cause: String) -> ModelError {
-        ModelError::Damaged { origin: self.path.clone(), cause: format!("tensor `{name}` {cause}") }
+    fn broken(&self, cause: String) -> ModelError {
+        ModelError::Damaged { origin: self.file.clone(), cause }
     }
 
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let loaded = self.tensors.get(name, &self.shape(name)?)?;
-        let view = loaded.view();
-        view.dtype.floats(view.data).ok_or_else(|| self.broken(name, format!("holds {:?}, not numbers", view.dtype)))
+        floats(&self.tensors, name).map_err(|cause| self.broken(cause))
     }
 
     fn integers(&self, name: &str) -> Result<Vec<i64>> {
-        let (dtype, _, bytes) = self.tensors.raw(name)?;
-        match dtype {
-            FileDtype::I64 => Ok(bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()),
-            FileDtype::I32 => Ok(bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect()),
-            FileDtype::I16 => Ok(bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b).into()).collect()),
-            other => Err(self.broken(name, format!("holds {other:?}, not integers"))),
-        }
+        integers(&self.tensors, name).map_err(|cause| self.broken(cause))
     }
 
-    fn indices(&self, name: &str) -> Result<Vec<usize>> {
-        let convert = |v: i64| usize::try_from(v).map_err(|_| self.broken(name, format!("holds {v}")));
+    fn indices<T: TryFrom<i64>>(&self, name: &str) -> Result<Vec<T>> {
+        let convert = |v: i64| T::try_from(v).map_err(|_| self.broken(format!("tensor `{name}` holds {v}")));
         self.integers(name)?.into_iter().map(convert).collect()
     }
 
     /// Selected blocks `[kv][row]` without the unused entries.
     fn selected(&self, name: &str) -> Result<Vec<Vec<Vec<u32>>>> {
-        let [kv, rows, k] = self.dims::<3>(name)?;
+        let [_, rows, k] = self.dims(name)?;
         let values = self.integers(name)?;
         let list = |l: &[i64]| l.iter().filter_map(|v| u32::try_from(*v).ok()).collect::<Vec<u32>>();
         let lists: Vec<Vec<u32>> = values.chunks_exact(k.max(1)).map(list).collect();
-        debug_assert_eq!(lists.len(), kv * rows);
         Ok(lists.chunks(rows.max(1)).map(<[_]>::to_vec).collect())
     }
 }
@@ -245,21 +267,18 @@ mod tests {
 
     #[test]
     fn a_nan_misses_every_budget() {
+        let missed = |outcome| Check { fixture: String::new(), tensor: String::new(), outcome }.missed();
         for precision in [Precision::Single, Precision::Half] {
-            let mut report = Report { precision, checks: Vec::new() };
-            report.compare("f", "t", Kind::Rows, &[1.0, f32::NAN, 1.0], &[1.0, 1.0, 1.0]);
-            report.compare("f", "short", Kind::Rows, &[1.0], &[1.0, 1.0]);
-            assert!(report.checks.iter().all(Check::missed));
+            let judged = |found: &[f32], golden: &[f32]| judged(precision, Kind::Rows, found, golden);
+            assert!(missed(judged(&[1.0, f32::NAN, 1.0], &[1.0, 1.0, 1.0])));
+            assert!(missed(judged(&[1.0], &[1.0, 1.0])));
         }
     }
 
     #[test]
     fn only_an_open_choice_excuses_another_selection() {
-        let mut report = Report { precision: Precision::Single, checks: Vec::new() };
         let (found, golden) = (vec![vec![vec![0, 1]]], vec![vec![vec![0, 2]]]);
-        for gap in [Some(5e-5), Some(0.0), Some(1e-2), None] {
-            report.selections("f", "t", &found, &golden, |_, _| gap);
-        }
-        assert_eq!(report.checks.iter().map(Check::missed).collect::<Vec<_>>(), [false, true, true, true]);
+        let wrong = [Some(5e-5), Some(0.0), Some(1e-2), None].map(|gap| wrong_choices(&found, &golden, |_, _| gap));
+        assert_eq!(wrong, [0, 1, 1, 1]);
     }
 }

@@ -3,18 +3,17 @@
 //! Alternatives only differ on late rows, so they restart from a state saved in the middle of the main run, which also
 //! tests saving and restoring.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::backend::{Backend, GRID};
-use crate::core::spec::{DenseRule, Mixer, ScoreNorm};
+use crate::core::spec::{DenseRule, Mixer, ScoreNorm, SparseSpec};
 use crate::engine::protocol::{CheckpointImage, Token};
-use crate::lab::layer::numbers;
+use crate::lab::layers::numbers;
+use crate::lab::subject::Subject;
+use crate::model::{Checkpoint, Seen};
 
-use super::{Golden, Kind, Outcome, Precision, Report, Result};
-use crate::model::Seen;
-use crate::model::{Checkpoint, Live, Model};
+use super::{Fixture, Kind, Outcome, Precision, Result};
 
 /// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and starts
 /// there from the dense state, so it follows the dense rule in this table.
@@ -43,267 +42,241 @@ fn checksum_errors(found: &BTreeMap<usize, [f64; 3]>, golden: &[f32]) -> Vec<(us
     (0..layers).map(|layer| (layer, error(layer))).collect()
 }
 
-struct Replay<'a, B: Backend> {
-    b: &'a mut B,
-    model: Model<B>,
-    live: Live<B>,
-    golden: Golden,
-    name: &'a str,
+struct Replay<'a, 'f, B: Backend> {
+    s: Subject<'a, B>,
+    f: &'a mut Fixture<'f>,
+    ids: Vec<Token>,
 }
 
-pub(super) fn replay<B: Backend>(dir: &Path, name: &str, b: &mut B, report: &mut Report) -> Result<()> {
-    let golden = Golden::open(&dir.join("golden.safetensors"))?;
+pub(super) fn replay<B: Backend>(dir: &Path, b: &mut B, f: &mut Fixture) -> Result<()> {
     let mut checkpoint = Checkpoint::open_dir(dir)?;
     // The fixtures follow the released code's rule.
     checkpoint.spec_mut().sparse.dense_rule = DenseRule::Call;
-    let model = Model::load(b, &checkpoint, |_| ())?;
-    let ids: Vec<Token> = golden.indices("input_ids")?.into_iter().map(|t| t as Token).collect();
-    let live = Live::new(b, &model, ids.len() + 64, &[])?;
-    let mut run = Replay { b, model, live, golden, name };
-    let middle = run.main(&ids, report)?;
-    run.decode(ids.len(), report)?;
-    run.alternatives(&ids, &middle, report)?;
-    run.incremental(&ids, report)
+    let ids = f.indices::<Token>("input_ids")?;
+    let s = Subject::open(b, &checkpoint, ids.len() + 64)?;
+    let mut run = Replay { s, f, ids };
+    let middle = run.main()?;
+    run.decode()?;
+    run.alternatives(&middle)?;
+    run.incremental()
 }
 
-/// The probe's values at chosen rows, `[row][values]`, by golden tensor.
-type Collected = BTreeMap<String, Vec<f32>>;
+/// Sum, sum of magnitudes and sum of squares.
+fn add_sums([sum, abs, square]: &mut [f64; 3], values: &[f32]) {
+    for v in values.iter().map(|v| f64::from(*v)) {
+        (*sum, *abs, *square) = (*sum + v, *abs + v.abs(), *square + v * v);
+    }
+}
 
-impl<B: Backend> Replay<'_, B> {
-    /// Reads `ids[from..]`; passes each row's logits to `logits` and each pass's tensors to `seen`.
-    fn read(
+/// What the probe has seen so far.
+struct Probed<'a> {
+    rows: &'a [usize],
+    spec: &'a SparseSpec,
+    /// Values of the chosen rows, by golden tensor.
+    values: BTreeMap<String, Vec<f32>>,
+    /// `[row][kv]` by sparse layer.
+    blocks: BTreeMap<usize, Vec<Vec<Vec<u32>>>>,
+    /// Of the embedding and of each layer.
+    sums: BTreeMap<usize, [f64; 3]>,
+}
+
+impl Probed<'_> {
+    fn take<B: Backend>(
         &mut self,
-        ids: &[Token],
-        from: usize,
-        seen: &mut dyn FnMut(&mut B, usize, usize, Seen<'_, B>) -> crate::backend::Result<()>,
-        wanted: &dyn Fn(usize) -> bool,
-        logits: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        let mut each = |row: usize, values: &[f32]| {
-            logits(from + row, values);
-            Ok(())
+        b: &mut B,
+        at: usize,
+        count: usize,
+        what: Seen<'_, B>,
+    ) -> crate::backend::Result<()> {
+        let (key, slot, buf) = match what {
+            Seen::Embedding(h) => ("hidden.0".to_owned(), Some(0), h),
+            Seen::Hidden { layer, hidden } => (format!("hidden.{}", layer + 1), Some(layer + 1), hidden),
+            Seen::Mixer { layer, output, .. } => (format!("layer{layer}.attn_core_rows"), None, output),
+            Seen::Selection { layer, selection } => {
+                let blocks = b.read_selection(selection, self.spec, count)?;
+                self.blocks.entry(layer).or_default().extend(blocks);
+                return Ok(());
+            }
+            Seen::Between { .. } | Seen::Middle { .. } => return Ok(()),
         };
-        let mut watch =
-            |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| seen(b, from + rows.start, rows.len(), what);
-        let wanted = |row: usize| wanted(from + row);
-        self.live.score(self.b, &self.model, &ids[from..], &wanted, &mut each, Some(&mut watch))
+        let values = b.read(buf, count)?;
+        if let Some(slot) = slot {
+            add_sums(self.sums.entry(slot).or_default(), &values);
+        }
+        let kept = self.values.entry(key).or_default();
+        for row in self.rows.iter().filter(|r| (at..at + count).contains(*r)) {
+            kept.extend_from_slice(&values[(row - at) * values.len() / count..][..values.len() / count]);
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Replay<'_, '_, B> {
+    fn rule(&mut self, rule: DenseRule) {
+        self.s.live.sparse_spec_mut().dense_rule = rule;
+    }
+
+    /// A rule as it applies to a call over `tokens` tokens.
+    fn rule_of_call(&mut self, rule: DenseRule, tokens: usize) {
+        self.rule(rule);
+        let rule = self.s.live.sparse_spec().for_call(tokens);
+        self.rule(rule);
+    }
+
+    /// Reads the tokens of this range; the logits of the wanted rows.
+    fn logits(&mut self, range: std::ops::Range<usize>, wanted: &dyn Fn(usize) -> bool) -> Result<Vec<f32>> {
+        let mut found = Vec::new();
+        let from = range.start;
+        self.s.score(&self.ids[range], &|row| wanted(from + row), &mut |_, l| found.extend_from_slice(l), None)?;
+        Ok(found)
     }
 
     /// One prefill, everything compared. Returns the state at the last grid point before rows begin to choose.
-    fn main(&mut self, ids: &[Token], report: &mut Report) -> Result<CheckpointImage> {
-        let spec = self.model.spec().clone();
-        let rows = self.golden.indices("rows")?;
-        let every_row = self.golden.has("logits");
-        let positions = "selected_rows_positions";
-        let samples = if self.golden.has(positions) { self.golden.indices(positions)? } else { Vec::new() };
-        let checked = self.golden.has("checksums");
-        self.live.sparse_spec_mut().dense_rule = spec.sparse.for_call(ids.len());
-
-        let collected: RefCell<Collected> = RefCell::default();
-        let chosen: RefCell<BTreeMap<usize, Vec<Vec<Vec<u32>>>>> = RefCell::default();
-        let sums: RefCell<BTreeMap<usize, [f64; 3]>> = RefCell::default();
-        let add_sums = |slot: usize, values: &[f32]| {
-            let mut sums = sums.borrow_mut();
-            let [sum, abs, square] = sums.entry(slot).or_default();
-            for v in values.iter().map(|v| f64::from(*v)) {
-                (*sum, *abs, *square) = (*sum + v, *abs + v.abs(), *square + v * v);
-            }
-        };
-        let sparse_spec = spec.sparse.clone();
-        let mut seen = |b: &mut B, at: usize, count: usize, what: Seen<'_, B>| {
-            let collect = |key: String, values: Vec<f32>| {
-                let width = values.len() / count;
-                let mut collected = collected.borrow_mut();
-                let dst = collected.entry(key).or_default();
-                for r in rows.iter().filter(|r| (at..at + count).contains(*r)) {
-                    dst.extend_from_slice(&values[(r - at) * width..][..width]);
+    fn main(&mut self) -> Result<CheckpointImage> {
+        let (f, spec, length) = (&mut *self.f, self.s.model.spec().clone(), self.ids.len());
+        let rows = f.indices::<usize>("rows")?;
+        let (every_row, checked) = (f.has("logits"), f.has("checksums"));
+        self.s.live.sparse_spec_mut().dense_rule = spec.sparse.for_call(length);
+        let (values, blocks, sums) = Default::default();
+        let mut probed = Probed { rows: &rows, spec: &spec.sparse, values, blocks, sums };
+        let (mut logits, mut logit_sums) = (Vec::new(), [0.0; 3]);
+        let cut = (spec.sparse.topk * spec.sparse.block / GRID * GRID).min(length / GRID * GRID);
+        let mut middle = CheckpointImage::default();
+        for part in [0..cut, cut..length] {
+            let from = part.start;
+            let mut watch = |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| {
+                probed.take(b, from + rows.start, rows.len(), what)
+            };
+            let mut each = |row: usize, values: &[f32]| {
+                add_sums(&mut logit_sums, values);
+                if every_row || rows.contains(&(from + row)) {
+                    logits.extend_from_slice(values);
                 }
             };
-            match what {
-                Seen::Embedding(h) => {
-                    let values = b.read(h, count)?;
-                    add_sums(0, &values);
-                    collect("hidden.0".into(), values);
-                }
-                Seen::Hidden { layer, hidden } => {
-                    let values = b.read(hidden, count)?;
-                    add_sums(layer + 1, &values);
-                    collect(format!("hidden.{}", layer + 1), values);
-                }
-                Seen::Mixer { layer, output, .. } => {
-                    collect(format!("layer{layer}.attn_core_rows"), b.read(output, count)?)
-                }
-                Seen::Selection { layer, selection } => {
-                    let blocks = b.read_selection(selection, &sparse_spec, count)?;
-                    chosen.borrow_mut().entry(layer).or_default().extend(blocks);
-                }
-                Seen::Between { .. } | Seen::Middle { .. } => {}
+            let wanted = |row: usize| every_row || checked || rows.contains(&(from + row));
+            self.s.score(&self.ids[part], &wanted, &mut each, Some(&mut watch))?;
+            if from == 0 {
+                middle = self.s.end()?;
             }
-            Ok(())
-        };
-        let mut all_logits = Vec::new();
-        let cut = (spec.sparse.topk * spec.sparse.block / GRID * GRID).min(ids.len() / GRID * GRID);
-        let mut take = |row: usize, values: &[f32]| {
-            add_sums(spec.mixers.len() + 1, values);
-            if every_row || rows.contains(&row) {
-                all_logits.extend_from_slice(values);
-            }
-        };
-        let wanted = |row: usize| every_row || checked || rows.contains(&row);
-        self.read(&ids[..cut], 0, &mut seen, &wanted, &mut take)?;
-        let middle = self.live.export_end(self.b)?;
-        self.read(ids, cut, &mut seen, &wanted, &mut take)?;
+        }
 
-        let (collected, chosen, name) = (collected.into_inner(), chosen.into_inner(), self.name);
-        let logits_name = if every_row { "logits" } else { "logits_rows" };
-        report.compare(name, logits_name, Kind::Rows, &all_logits, &self.golden.floats(logits_name)?);
-        let found = |key: &str| collected.get(key).map(Vec::as_slice).unwrap_or_default();
-        let hidden_golden = self.golden.floats("hidden_rows")?;
-        let per_layer = rows.len() * spec.hidden;
-        for (i, golden) in hidden_golden.chunks_exact(per_layer).enumerate() {
-            report.compare(name, &format!("hidden_rows[{i}]"), Kind::Rows, found(&format!("hidden.{i}")), golden);
+        f.compare(if every_row { "logits" } else { "logits_rows" }, Kind::Rows, &logits)?;
+        let Probed { values, blocks, mut sums, .. } = probed;
+        let found = |key: &str| values.get(key).map(Vec::as_slice).unwrap_or_default();
+        for (i, golden) in f.floats("hidden_rows")?.chunks_exact(rows.len() * spec.hidden).enumerate() {
+            f.judge(&format!("hidden_rows[{i}]"), Kind::Rows, found(&format!("hidden.{i}")), golden);
         }
         for (layer, mixer) in spec.mixers.iter().enumerate() {
             let key = format!("layer{layer}.attn_core_rows");
             let kind = if *mixer == Mixer::Lightning { Kind::State } else { Kind::Attention };
-            report.compare(name, &key, kind, found(&key), &self.golden.floats(&key)?);
+            f.compare(&key, kind, found(&key))?;
         }
-        if checked && report.precision == Precision::Single {
-            for (i, error) in checksum_errors(&sums.into_inner(), &self.golden.floats("checksums")?) {
-                report.file(name, &format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
+        if checked && f.precision == Precision::Single {
+            sums.insert(spec.mixers.len() + 1, logit_sums);
+            for (i, error) in checksum_errors(&sums, &f.floats("checksums")?) {
+                f.add(&format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
             }
         }
-        for (layer, chosen) in &chosen {
-            let pick =
-                |rows: &[usize]| rows.iter().map(|r| chosen.get(*r).cloned().unwrap_or_default()).collect::<Vec<_>>();
-            let everything: Vec<usize> = (0..ids.len()).collect();
-            for (tensor, rows) in [("selected", &everything), ("selected_rows", &rows), ("selected_sample", &samples)] {
+        let positions = "selected_rows_positions";
+        let samples = if f.has(positions) { f.indices(positions)? } else { Vec::new() };
+        let every: Vec<usize> = (0..length).collect();
+        for (layer, blocks) in &blocks {
+            for (tensor, rows) in [("selected", &every), ("selected_rows", &rows), ("selected_sample", &samples)] {
                 let key = format!("layer{layer}.{tensor}");
-                if self.golden.has(&key) {
-                    report.selections(name, &key, &pick(rows), &self.golden.selected(&key)?, |_, _| None);
+                let found = rows.iter().map(|r| blocks.get(*r).cloned().unwrap_or_default()).collect::<Vec<_>>();
+                if f.has(&key) {
+                    f.selection(&key, &key, &found, |_, _| None)?;
                 }
             }
         }
-        self.caches(ids.len(), report)?;
+        for image in self.s.live.export_rows(self.s.b, 0..length)?.tensors {
+            let Some((part, layer)) = image.name.split_once('.') else { continue };
+            let key = format!("layer{layer}.cache_{part}_tail");
+            if self.f.has(&key) {
+                let (found, golden) = (numbers(&image), self.f.floats(&key)?);
+                self.f.judge(&key, Kind::Rows, &found[found.len().saturating_sub(golden.len())..], &golden);
+            }
+        }
+        self.states("state")?;
         Ok(middle)
     }
 
-    fn caches(&mut self, length: usize, report: &mut Report) -> Result<()> {
-        let name = self.name;
-        for image in self.live.export_rows(self.b, 0..length)?.tensors {
-            let Some((part, layer)) = image.name.split_once('.') else { continue };
-            let key = format!("layer{layer}.cache_{part}_tail");
-            if self.golden.has(&key) {
-                let (found, golden) = (numbers(&image), self.golden.floats(&key)?);
-                report.compare(name, &key, Kind::Rows, &found[found.len().saturating_sub(golden.len())..], &golden);
-            }
-        }
-        self.states("state", report)
-    }
-
-    fn states(&mut self, suffix: &str, report: &mut Report) -> Result<()> {
-        for image in self.live.export_end(self.b)?.tensors {
+    fn states(&mut self, suffix: &str) -> Result<()> {
+        for image in self.s.end()?.tensors {
             let key = format!("layer{}.{suffix}", image.name.trim_start_matches("state."));
-            if self.golden.has(&key) {
-                report.compare(self.name, &key, Kind::State, &numbers(&image), &self.golden.floats(&key)?);
-            }
+            self.f.check(&key, Kind::State, &numbers(&image))?;
         }
         Ok(())
     }
 
-    fn decode(&mut self, length: usize, report: &mut Report) -> Result<()> {
-        if !self.golden.has("decode_ids") {
+    fn decode(&mut self) -> Result<()> {
+        if !self.f.has("decode_ids") {
             return Ok(());
         }
-        debug_assert_eq!(self.live.position(), length);
-        self.live.sparse_spec_mut().dense_rule = DenseRule::Token;
+        self.rule(DenseRule::Token);
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());
-        for id in self.golden.indices("decode_ids")? {
-            logits.extend(self.step(id as Token)?);
-            if let Some(selection) = self.live.selection() {
+        for id in self.f.indices::<Token>("decode_ids")? {
+            logits.extend(self.s.logits(&[id])?);
+            if let Some(selection) = self.s.live.selection() {
                 // All sparse layers share the buffer: it holds the last layer's choice.
-                chosen.extend(self.b.read_selection(selection, self.live.sparse_spec(), 1)?);
+                chosen.extend(self.s.b.read_selection(selection, self.s.live.sparse_spec(), 1)?);
             }
         }
-        report.compare(self.name, "decode_logits", Kind::Rows, &logits, &self.golden.floats("decode_logits")?);
-        if let Some(layer) = self.model.spec().mixers.iter().rposition(|m| *m == Mixer::Sparse) {
+        self.f.compare("decode_logits", Kind::Rows, &logits)?;
+        if let Some(layer) = self.s.model.spec().mixers.iter().rposition(|m| *m == Mixer::Sparse) {
             let key = format!("layer{layer}.decode_selected");
-            report.selections(self.name, &key, &chosen, &self.golden.selected(&key)?, |_, _| None);
+            self.f.selection(&key, &key, &chosen, |_, _| None)?;
         }
         Ok(())
     }
 
-    fn step(&mut self, token: Token) -> Result<Vec<f32>> {
-        self.live.verify(self.b, &self.model, &[token])?;
-        let mut logits = self.live.logits(self.b, 1)?;
-        logits.truncate(self.model.spec().vocab);
-        self.live.advance(self.b, 1)?;
-        Ok(logits)
-    }
-
-    fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
-        let start = usize::try_from(middle.position).unwrap_or(0);
+    fn alternatives(&mut self, middle: &CheckpointImage) -> Result<()> {
+        let (start, length) = (usize::try_from(middle.position).unwrap_or(0), self.ids.len());
         // The last grid point up to which the token rule equals the dense one, and the dense state there.
-        let fork = (self.live.sparse_spec().dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
+        let fork = (self.s.live.sparse_spec().dense_len.saturating_sub(1) / GRID * GRID).clamp(start, length);
         let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
-            if !self.golden.has(tensor) {
+            if !self.f.has(tensor) {
                 continue;
             }
-            let rows = self.golden.indices(rows)?;
-            let late: Vec<usize> = rows.iter().copied().filter(|r| *r >= start).collect();
-            let (mut at, mut found) = match (rule, dense.take()) {
-                (DenseRule::Token, Some((end, found))) => {
-                    self.live.restore(self.b, fork, &[], Some(&end))?;
-                    (fork, found)
-                }
-                (_, _) => {
-                    self.live.restore(self.b, start, &[], Some(middle))?;
-                    (start, Vec::new())
-                }
-            };
-            self.live.sparse_spec_mut().dense_rule = rule;
-            self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(ids.len());
-            self.live.sparse_spec_mut().score_norm = norm;
-            for end in [fork, ids.len()] {
-                self.read(&ids[..end], at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
-                    found.extend_from_slice(l)
-                })?;
-                at = end;
-                if end == fork && rule == DenseRule::Always {
-                    dense = Some((self.live.export_end(self.b)?, found.clone()));
-                }
-            }
-            self.live.sparse_spec_mut().score_norm = ScoreNorm::Level2;
-            let golden = self.golden.floats(tensor)?;
+            let rows = self.f.indices::<usize>(rows)?;
             // Earlier rows choose every block under every rule: the main run has compared them.
-            let vocab = self.model.spec().vocab;
-            let skipped = (rows.len() - late.len()) * vocab;
-            let golden = golden.get(skipped..).unwrap_or_default();
-            report.compare(self.name, tensor, Kind::Rows, &found, golden);
+            let late = |row: usize| row >= start && rows.contains(&row);
+            let (end, mut found) = match (rule, dense.take()) {
+                (DenseRule::Token, Some(dense)) => dense,
+                _ => (middle.clone(), Vec::new()),
+            };
+            self.s.back(&end)?;
+            self.rule_of_call(rule, length);
+            self.s.live.sparse_spec_mut().score_norm = norm;
+            found.extend(self.logits(self.s.live.position()..fork, &late)?);
+            if rule == DenseRule::Always {
+                dense = Some((self.s.end()?, found.clone()));
+            }
+            found.extend(self.logits(fork..length, &late)?);
+            self.s.live.sparse_spec_mut().score_norm = ScoreNorm::Level2;
+            let golden = self.f.floats(tensor)?;
+            let skipped = rows.iter().filter(|row| **row < start).count() * self.s.model.spec().vocab;
+            self.f.judge(tensor, Kind::Rows, &found, golden.get(skipped..).unwrap_or_default());
         }
         Ok(())
     }
 
-    fn incremental(&mut self, ids: &[Token], report: &mut Report) -> Result<()> {
-        if !self.golden.has("logits_incremental") {
+    fn incremental(&mut self) -> Result<()> {
+        const PREFILL: usize = 100;
+        if !self.f.has("logits_incremental") {
             return Ok(());
         }
-        const PREFILL: usize = 100;
-        let golden = self.golden.floats("logits_incremental")?;
-        let length = golden.len() / self.model.spec().vocab;
-        self.live.reset(self.b)?;
-        self.live.sparse_spec_mut().dense_rule = DenseRule::Call;
-        self.live.sparse_spec_mut().dense_rule = self.live.sparse_spec().for_call(PREFILL);
-        let mut found = Vec::new();
-        self.read(&ids[..PREFILL], 0, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| found.extend_from_slice(l))?;
-        self.live.sparse_spec_mut().dense_rule = DenseRule::Token;
-        for id in &ids[PREFILL..length] {
-            let logits = self.step(*id)?;
-            found.extend(logits);
+        let length = self.f.floats("logits_incremental")?.len() / self.s.model.spec().vocab;
+        self.s.reset()?;
+        self.rule_of_call(DenseRule::Call, PREFILL);
+        let mut found = self.logits(0..PREFILL, &|_| true)?;
+        self.rule(DenseRule::Token);
+        for id in &self.ids[PREFILL..length] {
+            found.extend(self.s.logits(&[*id])?);
         }
-        report.compare(self.name, "logits_incremental", Kind::Rows, &found, &golden);
-        self.states("state_incremental", report)
+        self.f.compare("logits_incremental", Kind::Rows, &found)?;
+        self.states("state_incremental")
     }
 }
 

@@ -4,18 +4,21 @@
 use anyhow::{bail, ensure};
 use half::bf16;
 
-use super::cases::{self, Case, Mode, Sizes};
+use super::cases::{self, Case, Sizes};
 use super::checks::{Checks, Outcome, same_bits};
 use super::table::{Group, NORM_LINEAR, Pair, operations_of};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, fp8};
+use crate::lab::layers::Mode;
 
 /// Widths of the compared rows: several pieces a thread, a narrow row, and more than a thread holds.
 const WIDTHS: [usize; 3] = [1024, 64, 16_384 + 4096 + 64];
 /// Forms to narrow from: directly, and widened first.
 const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];
-pub(super) fn products(checks: &mut Checks, pair: &mut Pair, sizes: Sizes, prefill: &[usize]) {
+
+pub(super) fn products(checks: &mut Checks, pair: &mut Pair, case: Case, prefill: &[usize]) {
+    let sizes = case.sizes;
     for n in WIDTHS {
         checks.add(format!("rows of {n} in e4m3 are those of the definition"), || rows_of(pair.dev, n));
         checks.add(format!("rows of {n} after a norm and a gate are the same in e4m3 by way of bf16"), || {
@@ -36,16 +39,17 @@ pub(super) fn products(checks: &mut Checks, pair: &mut Pair, sizes: Sizes, prefi
         // The last case crosses the position where bf16 ends.
         for (read, pass) in cases.chain([(fp8::PLAIN_ROWS - GRID, Pass::Prefill { rows: 2 * GRID + 1 })]) {
             at(pair, read);
-            let case = Case { pass, position: read, seed: 53 };
+            let case = Case { sizes, pass, position: read, seed: 53 };
             let about = format!(" in fp8, {}", form.name());
-            operations_of(Group::Fp8).for_each(|op| op.check(checks, pair, sizes, case, &about));
+            operations_of(Group::Fp8).for_each(|op| op.check(checks, pair, case, &about));
         }
     }
     at(pair, fp8::PLAIN_ROWS);
     let sizes = Sizes { in_fp8: true, ..sizes };
-    checks.add("products in fp8: a row keeps its bits however a pass is cut", || cuts(pair.dev, sizes));
-    checks.add("products in fp8: the first rows of a segment are read in bf16", || first_rows(pair.dev, sizes));
-    checks.add("products in fp8: weights that are kept in e4m3 change nothing", || kept(pair.dev, sizes));
+    let case = Case { sizes, pass: Pass::Prefill { rows: 65 }, position: 0, seed: 61 };
+    checks.add("products in fp8: a row keeps its bits however a pass is cut", || cuts(pair.dev, case));
+    checks.add("products in fp8: the first rows of a segment are read in bf16", || first_rows(pair.dev, case));
+    checks.add("products in fp8: weights that are kept in e4m3 change nothing", || kept(pair.dev, case));
     at(pair, 0);
 }
 
@@ -76,26 +80,20 @@ fn rows_of(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
     }
     let (bytes, scales) = dev.narrowed(&rows, n)?;
     dev.check_guards()?;
-    for (r, row) in rows.chunks_exact(n).enumerate() {
+    let counts = [rows.len() / n, bytes.len() / n, scales.len()];
+    ensure!(counts.iter().all(|count| *count == counts[0]), "rows, their bytes and their scales are {counts:?}");
+    for (r, ((row, found), found_scale)) in rows.chunks_exact(n).zip(bytes.chunks_exact(n)).zip(scales).enumerate() {
         let values: Vec<f32> = row.iter().map(|x| bf16::from_bits(*x).to_f32()).collect();
         let (expected, scale) = fp8::narrow(&values);
-        let found = row_of(&bytes, r, n)?;
         // e4m3 has two codes for NaN.
         let same = |a: u8, b: u8| a == b || (fp8::value(a).is_nan() && fp8::value(b).is_nan());
         if let Some(at) = expected.iter().zip(found).position(|(a, b)| !same(*a, *b)) {
             let (value, a, b) = (values[at], expected[at], found[at]);
             bail!("row {r}, value {at}: {value:e} is {b:#04x}, expected {a:#04x}");
         }
-        if scales.get(r).map(|s| s.to_bits()) != Some(scale.to_bits()) {
-            bail!("row {r}: scale {:?}, expected {scale:e}", scales.get(r));
-        }
+        ensure!(found_scale.to_bits() == scale.to_bits(), "row {r}: scale {found_scale:e}, expected {scale:e}");
     }
     Ok(Outcome::Holds)
-}
-
-fn row_of(bytes: &[u8], row: usize, n: usize) -> anyhow::Result<&[u8]> {
-    let found = bytes.get(row * n..(row + 1) * n);
-    found.ok_or_else(|| anyhow::anyhow!("row {row}: {} bytes were read back, rows are of {n}", bytes.len()))
 }
 
 fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
@@ -116,13 +114,13 @@ fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
 }
 
 /// The first rows of a pass have the same bits in a shorter pass.
-fn cuts(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
+fn cuts(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
     let most = dev.prefill_rows().min(1000);
-    let case = |rows| Case { pass: Pass::Prefill { rows }, position: 0, seed: 59 };
+    let of = |rows| Case { pass: Pass::Prefill { rows }, ..case };
     for op in operations_of(Group::Fp8Cuts) {
-        let all = op.eager(dev, sizes, case(most))?;
+        let all = op.eager(dev, of(most))?;
         for rows in [1, GRID, GRID + 1, 3 * GRID].into_iter().filter(|rows| *rows < most) {
-            let few = op.eager(dev, sizes, case(rows))?;
+            let few = op.eager(dev, of(rows))?;
             let what = format!("{}: {rows} rows and {most}", op.name);
             same_bits(&few, all.get(..few.len()).unwrap_or_default(), what)?;
         }
@@ -131,11 +129,10 @@ fn cuts(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
 }
 
 /// At the start of a segment an fp8 product equals the bf16 product.
-fn first_rows(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
-    let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 61 };
+fn first_rows(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
     let run = |dev: &mut Cuda, read: usize, in_fp8: bool| {
         dev.segment_at(read);
-        NORM_LINEAR.eager(dev, Sizes { in_fp8, ..sizes }, case)
+        NORM_LINEAR.eager(dev, Case { sizes: Sizes { in_fp8, ..case.sizes }, ..case })
     };
     let (plain, narrow) = (run(dev, 0, false)?, run(dev, 0, true)?);
     let later = run(dev, fp8::PLAIN_ROWS, true)?;
@@ -145,10 +142,9 @@ fn first_rows(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
 }
 
 /// From a text's second pass on the device keeps weights in e4m3 if it has room, and takes another path for MLPs.
-fn kept(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
-    let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 67 };
+fn kept(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
     for op in operations_of(Group::Fp8Cuts) {
-        let mut run = (op.device)(dev, sizes, case)?;
+        let mut run = (op.device)(dev, case)?;
         let mut read = |dev: &mut Cuda, read: usize| {
             dev.segment_at(read);
             run(dev, Mode::Eager)
@@ -163,15 +159,4 @@ fn kept(dev: &mut Cuda, sizes: Sizes) -> anyhow::Result<Outcome> {
         ensure!(dev.memory().weights != before, "{}: nothing was kept", op.name);
     }
     Ok(Outcome::Holds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_bytes_are_no_row() {
-        assert_eq!(row_of(&[1, 2, 3, 4], 1, 2).unwrap(), [3, 4]);
-        assert_eq!(row_of(&[1, 2, 3], 1, 2).unwrap_err().to_string(), "row 1: 3 bytes were read back, rows are of 2");
-    }
 }

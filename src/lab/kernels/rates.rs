@@ -7,11 +7,12 @@
 
 use serde::Serialize;
 
-use super::cases::{EPS, HEAD, Sizes, lightning_spec, sparse_spec};
+use super::cases::{HEAD, Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepKey};
+use crate::lab::layers::EPS;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {

@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use anyhow::ensure;
 
-use super::cases::{EPS, Sizes, Sparse, lightning_layer, matrix, norm, tokens, values};
+use super::cases::{Sizes, lightning_layer, matrix, norm, sparse_layer, tokens, values};
 use super::checks::{Checks, Outcome, same_bits};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
+use crate::lab::layers::EPS;
 
 const ROWS: [usize; 4] = [1, 3, 9, 16];
 const POSITION: usize = 1000;
@@ -114,13 +115,12 @@ fn lightning<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
     layer.write(b, &values(9, run.rows * layer.width, 1.0))?;
     let mut h = stream(b, s, run.rows)?;
     run.hint(b, NextOp::Gate { norm: Some(&n), columns: columns.clone() });
-    layer.run(b, run.pass)?;
+    layer.mix(b, run.pass)?;
     gated(b, s, run, &mut h, [&layer.o, &layer.x], Some(&n), columns)
 }
 
 fn attend<B: Backend>(b: &mut B, s: Sizes, run: Hinted) -> Result<Vec<f32>> {
-    let mut layer = Sparse::new(b, s, POSITION, run.rows, 43)?;
-    layer.start(b)?;
+    let mut layer = sparse_layer(b, s, POSITION, run.rows, 43)?;
     layer.write(b, &values(10, run.rows * layer.width, 1.0))?;
     let mut h = stream(b, s, run.rows)?;
     layer.select(b, run.pass)?;

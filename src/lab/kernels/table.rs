@@ -3,12 +3,13 @@
 //! A check of an operation demands: every output element written (outputs start as NaN), relative error within the
 //! budget of its number types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
-use super::cases::{self, Case, Mode, Run, Sizes};
+use super::cases::{self, Case, Run};
 use super::checks::{Checks, Outcome, relative, same_bits};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Pass, Result};
+use crate::lab::layers::Mode;
 
 /// Outputs rounded to bf16, or sums of products of bf16 inputs.
 pub(super) const BF16: f64 = 6e-3;
@@ -26,7 +27,7 @@ pub(super) struct Pair<'a> {
     pub(super) dev: &'a mut Cuda,
 }
 
-type Make<B> = fn(&mut B, Sizes, Case) -> Result<Run<B>>;
+type Make<B> = fn(&mut B, Case) -> Result<Run<B>>;
 
 /// Checks that several operations have.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,58 +71,46 @@ operations! {
     NORM_GATE_UP "norm_gate_up" cases::norm_gate_up, BF16, [Passes, Packed, Fp8, Fp8Cuts, Alone];
     LINEAR_ADD "linear_add" cases::linear_add, BF16, [Passes, Packed, Fp8, Fp8Cuts, Alone];
     MLP "mlp" cases::mlp, FP8_TWICE, [Fp8, Fp8Cuts];
-    GATE_OUTPUT_NORMED "gate_output (normed)" |b, s, case| cases::gate_output(b, s, case, true), BF16,
+    GATE_OUTPUT_NORMED "gate_output (normed)" |b, case| cases::gate_output(b, case, true), BF16,
         [Passes, Packed, Fp8, Alone];
-    GATE_OUTPUT_PLAIN "gate_output (plain)" |b, s, case| cases::gate_output(b, s, case, false), BF16,
+    GATE_OUTPUT_PLAIN "gate_output (plain)" |b, case| cases::gate_output(b, case, false), BF16,
         [Passes, Packed, Fp8];
     KEEP_AUX_HIDDEN "keep_aux_hidden" cases::keep_aux_hidden, EXACT, [Passes];
     HEAD "head" cases::head, BF16, [Passes, Packed, Alone];
     TOP_LOGITS "top_logits" cases::top_logits, EXACT, [];
     LIGHTNING "lightning" cases::lightning, RECURRENT, [];
-    DRAFT "draft" |b, s, case| cases::draft(b, s, case, 0), ATTENTION, [Packed];
-    DRAFT_NORMED "draft (normed)" |b, s, case| cases::draft(b, s, case, 1), ATTENTION, [Passes];
+    DRAFT "draft" |b, case| cases::draft(b, case, 0), ATTENTION, [Packed];
+    DRAFT_NORMED "draft (normed)" |b, case| cases::draft(b, case, 1), ATTENTION, [Passes];
 }
 
 impl Operation {
-    pub(super) fn eager(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> Result<Vec<f32>> {
-        (self.device)(dev, sizes, case)?(dev, Mode::Eager)
+    pub(super) fn eager(&self, dev: &mut Cuda, case: Case) -> Result<Vec<f32>> {
+        (self.device)(dev, case)?(dev, Mode::Eager)
     }
 
-    /// The device's output; an error unless every run gives the same bits.
-    fn repeatable(&self, dev: &mut Cuda, sizes: Sizes, case: Case) -> anyhow::Result<Vec<f32>> {
-        let mut run = (self.device)(dev, sizes, case)?;
-        let first = run(dev, Mode::Eager)?;
-        for (what, mode) in modes(case.pass) {
-            same_bits(&first, &run(dev, *mode)?, what)?;
-        }
-        dev.synchronize()?;
-        dev.check_guards()?;
-        Ok(first)
-    }
-
-    /// Checks the device against the oracle; `about` follows the operation's name.
-    pub(super) fn check(&self, checks: &mut Checks, pair: &mut Pair, sizes: Sizes, case: Case, about: &str) {
+    /// Checks the device against the oracle, and that every run gives the same bits; `about` follows the operation's
+    /// name.
+    pub(super) fn check(&self, checks: &mut Checks, pair: &mut Pair, case: Case, about: &str) {
         checks.add(name(&format!("{}{about}", self.name), case), || {
-            let found = self.repeatable(pair.dev, sizes, case)?;
-            let expected = (self.oracle)(pair.cpu, sizes, case)?(pair.cpu, Mode::Eager)?;
+            let mut run = (self.device)(pair.dev, case)?;
+            let found = run(pair.dev, Mode::Eager)?;
+            for (what, mode) in modes(case.pass) {
+                same_bits(&found, &run(pair.dev, *mode)?, what)?;
+            }
+            pair.dev.synchronize()?;
+            pair.dev.check_guards()?;
+            let expected = (self.oracle)(pair.cpu, case)?(pair.cpu, Mode::Eager)?;
             Ok(Outcome::Error { error: relative(&found, &expected), budget: self.budget })
         });
     }
 
     /// Checks that the first rows of a verify pass of `all` rows have the bits they have in passes of each of `few`.
     /// Lossless speculation depends on it.
-    pub(super) fn rows_alone(
-        &self,
-        dev: &mut Cuda,
-        sizes: Sizes,
-        seed: u64,
-        all: usize,
-        few: &[usize],
-    ) -> anyhow::Result<Outcome> {
-        let case = |rows| Case { pass: Pass::Verify { rows }, position: 0, seed };
-        let among = self.eager(dev, sizes, case(all))?;
+    pub(super) fn rows_alone(&self, dev: &mut Cuda, case: Case, all: usize, few: &[usize]) -> anyhow::Result<Outcome> {
+        let of = |rows| Case { pass: Pass::Verify { rows }, ..case };
+        let among = self.eager(dev, of(all))?;
         for rows in few {
-            let found = self.eager(dev, sizes, case(*rows))?;
+            let found = self.eager(dev, of(*rows))?;
             same_bits(&found, among.get(..found.len()).unwrap_or_default(), format!("{rows} rows and {all}"))?;
         }
         Ok(Outcome::Holds)

@@ -1,16 +1,17 @@
 //! The whole model on a device: against the CPU's text, and against itself where the design promises equal bits.
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
-use super::checks::{Checks, Extent, Outcome};
-use super::sequences;
-use super::subject::{Subject, same_logits, same_tensors};
-use crate::backend::GRID;
+use super::checks::{Checks, Extent, Outcome, same_bits};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
-use crate::engine::protocol::Precision;
+use crate::backend::{BlockMass, GRID, MAX_VERIFY_ROWS, MassOf, TopLogits, synthetic_value};
+use crate::engine::protocol::{ImageTensor, Precision, StateImage, Token};
+use crate::lab::subject::Subject;
+use crate::model::{Checkpoint, Live, Sequence};
 
+const LIMIT: usize = 8192;
 /// A greedy token may differ where the oracle's two best logits are closer than this: the sum of bf16 roundings up to
 /// the logits.
 const MARGIN: f32 = 0.15;
@@ -65,103 +66,267 @@ const DEVICE: Plan = Plan {
     groups: &[&[(1000, 1), (1000, 1)], &[(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)], &SIXTEEN],
 };
 
+/// Runs all checks; `open` gives a fresh device each time.
 pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
     let plan = match extent {
         Extent::Emulated => EMULATED,
         Extent::Limits => LIMITS,
         Extent::Device => DEVICE,
     };
-    let device = open().map_err(|e| anyhow!(e)).and_then(|b| Subject::new(b, plan.model, Precision::Bf16));
-    match (device, Subject::new(Cpu::new(), plan.model, Precision::Bf16)) {
-        (Ok(mut device), Ok(mut oracle)) => {
-            for n in plan.texts {
-                against_oracle(checks, &mut oracle, &mut device, *n, plan.steps);
-            }
-            with_itself(checks, &mut device, plan.read, plan.row_counts);
-            for group in plan.groups {
-                sequences::check(checks, &mut device, group);
-            }
+    for (prefill, about) in [(Precision::Bf16, ""), (Precision::Fp8, " in fp8")] {
+        let device = open().map_err(|e| anyhow!(e));
+        if let Err(e) = device.and_then(|device| with(checks, &plan, device, prefill)) {
+            checks.add(format!("{} loads{about}", plan.model), || Err(e));
         }
-        (Err(e), _) | (_, Err(e)) => checks.add(format!("{} loads", plan.model), || Err(e)),
     }
-    // The text in fp8 is not compared with the CPU's: where the two differ by a rounding in bf16, some operands differ
-    // by a step of e4m3.
-    match open() {
-        Ok(b) if !b.has_fp8() => {}
-        opened => match opened.map_err(|e| anyhow!(e)).and_then(|b| Subject::new(b, plan.model, Precision::Fp8)) {
-            Ok(mut device) => however_it_is_cut(checks, &mut device, plan.read_in_fp8, " in fp8"),
-            Err(e) => checks.add(format!("{} loads in fp8", plan.model), || Err(e)),
-        },
+}
+
+fn with(checks: &mut Checks, plan: &Plan, mut device: Cuda, prefill: Precision) -> Result<()> {
+    let mut checkpoint = Checkpoint::open(plan.model)?;
+    checkpoint.set_prefill(prefill);
+    if prefill == Precision::Fp8 {
+        // The text in fp8 is not compared with the CPU's: where the two differ by a rounding in bf16, some operands
+        // differ by a step of e4m3.
+        if device.has_fp8() {
+            let mut device = Subject::open(&mut device, &checkpoint, LIMIT)?;
+            however_it_is_cut(checks, &mut device, plan.read_in_fp8, " in fp8");
+        }
+        return Ok(());
     }
+    let mut cpu = Cpu::new();
+    let mut oracle = Subject::open(&mut cpu, &checkpoint, LIMIT)?;
+    let mut device = Subject::open(&mut device, &checkpoint, LIMIT)?;
+    for read in plan.texts {
+        against_oracle(checks, &mut oracle, &mut device, *read, plan.steps);
+    }
+    steps_and_rows(checks, &mut device, plan.read, plan.row_counts);
+    however_it_is_cut(checks, &mut device, plan.read, "");
+    restored(checks, &mut device, plan.read);
+    for group in plan.groups {
+        sequences(checks, &mut device, group);
+    }
+    Ok(())
+}
+
+fn prompt<B: Backend>(s: &Subject<B>, n: usize) -> Vec<Token> {
+    let vocab = s.model.spec().vocab as u32;
+    (0..n as u64).map(|i| (synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab).collect()
+}
+
+/// Reads a text from an empty state; its last top logits.
+fn read<B: Backend>(s: &mut Subject<B>, tokens: &[Token], chunk: usize) -> Result<TopLogits> {
+    s.reset()?;
+    s.read(tokens, chunk)?;
+    Ok(s.live.prefill_logits(s.b, &s.model)?)
+}
+
+fn same_logits(a: &[TopLogits], b: &[TopLogits], what: &str) -> Result<()> {
+    let flat = |c: &TopLogits| [c.ids.iter().map(|id| *id as f32).collect(), c.logits.clone(), vec![c.log_sum_exp]];
+    let flat = |all: &[TopLogits]| all.iter().flat_map(flat).flatten().collect::<Vec<f32>>();
+    same_bits(&flat(a), &flat(b), format!("{what}: top logits"))
+}
+
+fn same_tensors(a: &[ImageTensor], b: &[ImageTensor], what: &str) -> Result<()> {
+    ensure!(a.len() == b.len(), "{what}: {} tensors, {} expected", a.len(), b.len());
+    let different = a.iter().zip(b).find(|(a, b)| a.name != b.name || a.data != b.data);
+    different.map_or(Ok(()), |(a, _)| bail!("{what}: {} differs", a.name))
+}
+
+fn tensors(state: StateImage) -> Vec<ImageTensor> {
+    state.rows.tensors.into_iter().chain(state.end.into_iter().flat_map(|end| end.tensors)).collect()
+}
+
+/// Greedy tokens, each with its lead over the second best logit.
+fn greedy<B: Backend>(s: &mut Subject<B>, prompt: &[Token], n: usize) -> Result<Vec<(Token, f32)>> {
+    let mut top = read(s, prompt, usize::MAX)?;
+    let mut out = Vec::with_capacity(n);
+    for _ in 0..n {
+        let (token, lead) = match (top.ids.as_slice(), top.logits.as_slice()) {
+            ([id, ..], [a, b, ..]) if a.is_finite() => (*id, a - b),
+            _ => bail!("no finite top logits"),
+        };
+        out.push((token, lead));
+        top = s.step(&[token], 1)?.pop().unwrap_or_default();
+    }
+    Ok(out)
 }
 
 fn against_oracle(checks: &mut Checks, oracle: &mut Subject<Cpu>, device: &mut Subject<Cuda>, read: usize, n: usize) {
     checks.add(format!("greedy text after {read} tokens equals the CPU's"), || {
-        let prompt = device.prompt(read);
-        let (expected, found) = (oracle.greedy(&prompt, n)?, device.greedy(&prompt, n)?);
+        let prompt = prompt(device, read);
+        let (expected, found) = (greedy(oracle, &prompt, n)?, greedy(device, &prompt, n)?);
         if let Some(at) = expected.iter().zip(&found).position(|(e, f)| e.0 != f.0) {
-            let lead = expected[at].1;
+            let (lead, most) = (expected[at].1, MARGIN);
             ensure!(
-                lead <= MARGIN,
-                "token {at} of {n} differs, where the best leads by {lead:.3} (at most {MARGIN} may flip)"
+                lead <= most,
+                "token {at} of {n} differs, where the best leads by {lead:.3} (at most {most} may flip)"
             );
         }
         Ok(Outcome::Holds)
     });
 }
 
-fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, row_counts: &[usize]) {
-    let text = s.prompt(read);
-    checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {
-        let drafts = s.prompt(40).split_off(24);
-        let (mut live, _) = s.after(&text, usize::MAX)?;
+fn steps_and_rows<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, length: usize, row_counts: &[usize]) {
+    checks.add(format!("verify of n rows equals n steps after {length} tokens"), || {
+        let (text, drafts) = (prompt(s, length), prompt(s, 40).split_off(24));
+        read(s, &text, usize::MAX)?;
         let mut single = Vec::new();
         for token in &drafts {
-            single.extend(s.step(&mut live, &[*token], 1)?);
+            single.extend(s.step(&[*token], 1)?);
         }
-        let end = live.export_end(&mut s.b)?;
+        let end = s.end()?;
         for rows in row_counts.iter().copied() {
-            let (mut live, _) = s.after(&text, usize::MAX)?;
+            read(s, &text, usize::MAX)?;
             // Each twice, to cover eager, captured and replayed passes. Refused rows must leave no trace.
             let mut at = 0;
             while at < drafts.len() {
                 let take = rows.min(drafts.len() - at);
                 let accept = take.div_ceil(2);
-                let found = s.step(&mut live, &drafts[at..at + take], accept)?;
+                let found = s.step(&drafts[at..at + take], accept)?;
                 same_logits(&found, &single[at..at + take], &format!("{rows} rows at {at}"))?;
                 at += accept;
             }
-            let other = live.export_end(&mut s.b)?;
-            same_tensors(&other.tensors, &end.tensors, &format!("{rows} rows, state afterwards"))?;
+            same_tensors(&s.end()?.tensors, &end.tensors, &format!("{rows} rows, state afterwards"))?;
         }
         Ok(Outcome::Holds)
     });
-    however_it_is_cut(checks, s, read, "");
-    checks.add(format!("a state of {read} tokens restores its bits"), || {
-        let (mut live, _) = s.after(&text, usize::MAX)?;
-        let drafts = s.prompt(8);
-        s.step(&mut live, &drafts[..4], 3)?;
-        let end = live.export_end(&mut s.b)?;
-        let rows = live.export_rows(&mut s.b, 0..live.position())?;
-        let expected = s.step(&mut live, &drafts[4..], 1)?;
-        let mut other = s.live()?;
-        other.restore(&mut s.b, 0, std::slice::from_ref(&rows), Some(&end))?;
-        same_logits(&s.step(&mut other, &drafts[4..], 1)?, &expected, "after restore")?;
+}
+
+fn restored<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, length: usize) {
+    checks.add(format!("a state of {length} tokens restores its bits"), || {
+        let (text, drafts) = (prompt(s, length), prompt(s, 8));
+        read(s, &text, usize::MAX)?;
+        s.step(&drafts[..4], 3)?;
+        let state = s.export()?;
+        let expected = s.step(&drafts[4..], 1)?;
+        s.reset()?;
+        s.restore(&state)?;
+        same_logits(&s.step(&drafts[4..], 1)?, &expected, "after restore")?;
         Ok(Outcome::Holds)
     });
 }
 
 /// Checks that state and logits of a text keep their bits however it is cut into passes.
-fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, about: &str) {
-    let text = s.prompt(read);
-    checks.add(format!("prefill of {read} tokens{about} does not depend on the chunks"), || {
-        let (mut live, whole) = s.after(&text, usize::MAX)?;
-        let expected = s.export(&mut live)?;
+fn however_it_is_cut<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, length: usize, about: &str) {
+    checks.add(format!("prefill of {length} tokens{about} does not depend on the chunks"), || {
+        let text = prompt(s, length);
+        let whole = read(s, &text, usize::MAX)?;
+        let expected = tensors(s.export()?);
         for chunk in [GRID, 3 * GRID] {
-            let (mut live, cut) = s.after(&text, chunk)?;
-            let what = format!("chunks of {chunk}");
-            same_logits(std::slice::from_ref(&cut), std::slice::from_ref(&whole), &what)?;
-            same_tensors(&s.export(&mut live)?, &expected, &what)?;
+            let (cut, what) = (read(s, &text, chunk)?, format!("chunks of {chunk}"));
+            same_logits(&[cut], std::slice::from_ref(&whole), &what)?;
+            same_tensors(&tensors(s.export()?), &expected, &what)?;
+        }
+        Ok(Outcome::Holds)
+    });
+}
+
+const PASSES: usize = 6;
+/// Sequences enter in as many passes one after the other, and leave so.
+const STAGGERED: usize = 3;
+
+struct Path {
+    prompt: Vec<Token>,
+    drafts: Vec<Token>,
+    rows: usize,
+}
+
+impl Path {
+    /// The rows of a pass, and how many are accepted.
+    fn rows(&self, pass: usize) -> (&[Token], usize) {
+        let at = pass * self.rows;
+        (self.drafts.get(at..at + self.rows).unwrap_or_default(), (pass + self.rows).div_ceil(2).clamp(1, self.rows))
+    }
+}
+
+/// The results of a sequence: top logits of every pass, rows and state, attention mass.
+struct Trace(Vec<TopLogits>, Vec<ImageTensor>, Vec<BlockMass>);
+
+fn accept<B: Backend>(s: &mut Subject<B>, rows: usize) -> Result<()> {
+    s.live.add_mass(s.b, 0..rows, MassOf::Answer)?;
+    Ok(s.live.advance(s.b, rows)?)
+}
+
+fn begin<B: Backend>(s: &mut Subject<B>, path: &Path) -> Result<()> {
+    read(s, &path.prompt, usize::MAX)?;
+    Ok(s.live.reset_mass(s.b)?)
+}
+
+fn trace<B: Backend>(s: &mut Subject<B>, top: Vec<TopLogits>) -> Result<Trace> {
+    let mass = s.live.mass(s.b, MassOf::Answer)?;
+    Ok(Trace(top, tensors(s.export()?), mass))
+}
+
+fn alone<B: Backend>(s: &mut Subject<B>, path: &Path) -> Result<Trace> {
+    begin(s, path)?;
+    let mut top = Vec::new();
+    for pass in 0..PASSES {
+        let (rows, accepted) = path.rows(pass);
+        s.live.verify(s.b, &s.model, rows)?;
+        top.extend(s.live.top_logits(s.b, rows.len())?);
+        accept(s, accepted)?;
+    }
+    trace(s, top)
+}
+
+fn together<B: Backend>(s: &mut Subject<B>, paths: &[Path]) -> Result<Vec<Trace>> {
+    let mut sequences: Vec<Sequence<B>> = Vec::new();
+    for path in paths {
+        let mut sequence = s.live.another(s.b, &s.model)?;
+        s.live.swap(s.b, &mut sequence)?;
+        begin(s, path)?;
+        s.live.swap(s.b, &mut sequence)?;
+        sequences.push(sequence);
+    }
+    let mut top: Vec<Vec<TopLogits>> = paths.iter().map(|_| Vec::new()).collect();
+    for turn in 0..PASSES + STAGGERED - 1 {
+        let pass = |i: usize| turn.checked_sub(i % STAGGERED).filter(|pass| *pass < PASSES);
+        let rows: Vec<Option<(&[Token], usize)>> =
+            paths.iter().enumerate().map(|(i, path)| pass(i).map(|pass| path.rows(pass))).collect();
+        let mut active = sequences.iter_mut().zip(&rows).filter_map(|(s, rows)| rows.map(|(rows, _)| (s, rows)));
+        let Some((first, own)) = active.next() else { continue };
+        s.live.swap(s.b, first)?;
+        s.live.verify_alongside(s.b, &s.model, own, &mut active.collect::<Vec<_>>())?;
+        let all = rows.iter().flatten().map(|(rows, _)| rows.len()).sum();
+        let mut found = s.live.top_logits(s.b, all)?.into_iter();
+        let mut is_first = true;
+        for ((sequence, top), rows) in sequences.iter_mut().zip(&mut top).zip(rows) {
+            let Some((rows, accepted)) = rows else { continue };
+            top.extend(found.by_ref().take(rows.len()));
+            if !std::mem::take(&mut is_first) {
+                s.live.swap(s.b, sequence)?;
+            }
+            accept(s, accepted)?;
+            s.live.swap(s.b, sequence)?;
+        }
+    }
+    let mut traces = Vec::with_capacity(paths.len());
+    for (mut sequence, top) in sequences.into_iter().zip(top) {
+        s.live.swap(s.b, &mut sequence)?;
+        traces.push(trace(s, top)?);
+        s.live.swap(s.b, &mut sequence)?;
+        Live::release(s.b, sequence);
+    }
+    Ok(traces)
+}
+
+/// Compares shared passes with each sequence alone; `sequences` has (tokens read, rows of a pass) of each.
+fn sequences<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, sequences: &[(usize, usize)]) {
+    let rows: usize = sequences.iter().map(|(_, rows)| rows).sum();
+    checks.add(format!("{} sequences with {rows} rows in a pass equal each alone", sequences.len()), || {
+        ensure!(rows <= MAX_VERIFY_ROWS, "{rows} rows; a pass takes {MAX_VERIFY_ROWS}");
+        let mut tokens = prompt(s, sequences.iter().map(|(read, rows)| read + rows * PASSES).sum());
+        let path = |(read, rows): &(usize, usize)| {
+            let drafts = tokens.split_off(tokens.len() - rows * PASSES);
+            Path { prompt: tokens.split_off(tokens.len() - read), drafts, rows: *rows }
+        };
+        let paths: Vec<Path> = sequences.iter().map(path).collect();
+        let found = together(s, &paths)?;
+        for (i, (path, found)) in paths.iter().zip(found).enumerate() {
+            let (expected, what) = (alone(s, path)?, format!("sequence {i}"));
+            same_logits(&found.0, &expected.0, &what)?;
+            same_tensors(&found.1, &expected.1, &what)?;
+            ensure!(expected.2 == found.2, "{what}: its attention mass differs");
         }
         Ok(Outcome::Holds)
     });

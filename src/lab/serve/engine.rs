@@ -32,7 +32,6 @@ pub(super) fn measure(
     loads: &[Load],
 ) -> Result<(Vec<[Answered; 2]>, String), Failure> {
     let mut bench = Bench { client: EngineClient::start(context)?, text, generate };
-    let device = bench.client.info.device.clone();
     let mut measured = Vec::new();
     for load in loads {
         for round in 0..WARM_UPS {
@@ -40,8 +39,7 @@ pub(super) fn measure(
         }
         measured.push([bench.run(*load, false)?, bench.run(*load, true)?]);
     }
-    bench.client.end();
-    Ok((measured, device))
+    Ok((measured, bench.client.end()))
 }
 
 impl Bench<'_> {
