@@ -60,7 +60,9 @@ pub trait Steps: Memory {
         self.place().position
     }
     /// Sets the position with nothing pending, for restore and reset.
-    fn seek(&mut self, position: usize) -> Result<()>;
+    fn seek(&mut self, position: usize) -> Result<()> {
+        self.go_to(Place { position, pending: 0, ..self.place() })
+    }
     /// Sets the number of given tokens of the segment before the next prefill pass. A device may read a segment's
     /// first rows in another way than the rest; it may depend on nothing else, so that state stays a function of the
     /// segment path.

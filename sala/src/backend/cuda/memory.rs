@@ -8,7 +8,7 @@ use super::pool::PoolSize;
 use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
-use super::{Cuda, PAGED_ROWS, launch, limits, shape};
+use super::{Cuda, PAGED_ROWS, launch, limits, selection, shape};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -196,11 +196,11 @@ impl Memory for Cuda {
     }
 
     fn sums(&mut self, sel: &Selection) -> Result<Sums> {
-        sel.empty_sums(&self.device)
+        selection::sums(&self.device, sel.plan.score_blocks)
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
-        cache.reserve(limit)
+        cache.joined().reserve(limit)
     }
 
     fn wants_anew(&self, cache: &Cache, keep: usize, limit: usize) -> u64 {

@@ -218,21 +218,13 @@ impl CublasLt {
         unsafe {
             use sys::cublasLtMatmulPreferenceAttributes_t as P;
             let bytes = WORKSPACE_BYTES;
-            result::set_matmul_pref_attribute(
-                preference,
-                P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const bytes).cast(),
-                size_of::<usize>(),
-            )
-            .and_then(|()| {
-                result::set_matmul_pref_attribute(
-                    preference,
-                    P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                    (&raw const no_split).cast(),
-                    4,
-                )
-            })
-            .map_err(say)?;
+            let (room, schemes) =
+                (P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+            let set = |which, value: *const c_void, size| {
+                result::set_matmul_pref_attribute(preference, which, value, size).map_err(say)
+            };
+            set(room, (&raw const bytes).cast(), size_of::<usize>())?;
+            set(schemes, (&raw const no_split).cast(), size_of::<u32>())?;
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = zeroed();
             let mut count = 0;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(

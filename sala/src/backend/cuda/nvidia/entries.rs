@@ -80,7 +80,7 @@ impl Driver for Nvidia {
 
     fn granularity(&self, home: Home) -> Option<usize> {
         match home {
-            Home::Device => self.granularity,
+            Home::Device => Some(self.granularity),
             Home::Host => self.reads_host.then_some(HOST_GRANULARITY),
         }
     }
