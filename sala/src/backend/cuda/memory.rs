@@ -7,7 +7,7 @@ use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
 use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
-use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
+use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats, rows_of_kind};
 use super::{Cuda, PAGED_ROWS, launch, limits, selection, shape};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
@@ -161,7 +161,7 @@ impl Memory for Cuda {
 
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Buf> {
         self.touch();
-        Buf::new(&self.device, width, kind, self.prefill_rows)
+        Buf::with_rows(&self.device, width, kind, rows_of_kind(kind, self.prefill_rows))
     }
 
     fn alternating_bufs(&mut self, groups: &[&[(usize, BufKind)]]) -> Result<Vec<Vec<Buf>>> {
