@@ -13,9 +13,9 @@ pub const LARGEST: f32 = 448.0;
 /// Rows without larger values count as zeros: the inverse of their scale would overflow f32.
 const NOTHING: f32 = 1e-30;
 
-/// How many of a pass's `rows` are among [`PLAIN_ROWS`], after `read` earlier rows of the segment.
-pub fn plain_rows(read: usize, rows: usize) -> usize {
-    PLAIN_ROWS.saturating_sub(read).min(rows)
+/// How many of a pass's `rows` are among the `first` of a segment, after `read` earlier rows of it.
+pub fn among_first(first: usize, read: usize, rows: usize) -> usize {
+    first.saturating_sub(read).min(rows)
 }
 
 /// e4m3: exponent bias 7, no infinities, all ones is NaN.

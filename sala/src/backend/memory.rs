@@ -31,7 +31,9 @@ pub trait Memory: Sized + Send + 'static {
     fn kind(&self) -> &'static str;
     fn describe(&self) -> String;
     /// Fallbacks in use, one sentence each, for one display. May wait until the GEMM library is open.
-    fn notes(&self) -> Vec<String>;
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
     fn cache_dtype(&self) -> Dtype;
     /// A multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
@@ -39,7 +41,9 @@ pub trait Memory: Sized + Send + 'static {
     ///
     /// # Errors
     /// The first limit that the model exceeds, with field and value.
-    fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()>;
+    fn check(&mut self, _spec: &ModelSpec, _prefill: Precision) -> Result<()> {
+        Ok(())
+    }
     fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Self::Matrix>>;
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix> {
         one(self.matrices(&[Wanted::Stack(parts)])?)

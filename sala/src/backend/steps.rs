@@ -55,12 +55,14 @@ pub trait Steps: Memory {
     fn go_to(&mut self, place: Place) -> Result<()>;
     /// Activates a new sequence at position 0, which owns all buffers made from now on.
     fn new_place(&mut self) -> Result<Place>;
-    fn forget_place(&mut self, id: u64);
+    fn forget_place(&mut self, _id: u64) {}
     fn position(&self) -> usize {
         self.place().position
     }
     /// Sets the position with nothing pending, for restore and reset.
-    fn seek(&mut self, position: usize) -> Result<()>;
+    fn seek(&mut self, position: usize) -> Result<()> {
+        self.go_to(Place { position, pending: 0, ..self.place() })
+    }
     /// Sets the number of given tokens of the segment before the next prefill pass. A device may read a segment's
     /// first rows in another way than the rest; it may depend on nothing else, so that state stays a function of the
     /// segment path.
@@ -73,8 +75,12 @@ pub trait Steps: Memory {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()>;
     /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they are pending in every
     /// lightning layer, after a prefill pass nothing is pending.
-    fn advance(&mut self, pass: Pass, rows: usize) -> Result<()>;
+    fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
+        self.go_to(self.place().advanced(pass, rows))
+    }
     fn folded(&mut self);
     /// Waits until the device is idle; returns errors of its earlier work.
-    fn synchronize(&mut self) -> Result<()>;
+    fn synchronize(&mut self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::cache::Cache;
 use super::select::{Part, Queries, Scratch, softmax_scale, tile_rows};
 use super::selection::{ALL, Selection};
-use super::simd::{self, Gemm, Into, exp_sum, gemm, scale};
+use super::simd::{self, Gemm, exp_sum, gemm, scale};
 use crate::backend::{MASS, Pass};
 use crate::core::spec::SparseSpec;
 
@@ -151,16 +151,8 @@ impl Step<'_> {
     ) {
         let n = self.queries.len();
         let (block, dim) = (self.block, self.dim);
-        let scores = Gemm {
-            a: self.q.x,
-            a_rows: self.queries,
-            b: self.keys,
-            ldb: block,
-            k: dim,
-            n: block,
-            c_rows: &self.at[..n],
-            into: Into::Set,
-        };
+        let (queries, at) = (self.queries, &self.at[..n]);
+        let scores = Gemm { a: (self.q.x, queries), b: (self.keys, block), k: dim, n: block, c_rows: at, add: false };
         gemm(simd, &scores, s);
         for (i, out) in self.outs.iter().enumerate() {
             let query = out / dim;
@@ -178,16 +170,8 @@ impl Step<'_> {
                 parts.push(Part { query, block: number, greatest: greatest[query], sum: own });
             }
         }
-        let weighted = Gemm {
-            a: s,
-            a_rows: &self.at[..n],
-            b: self.values,
-            ldb: dim,
-            k: self.visible,
-            n: dim,
-            c_rows: self.outs,
-            into: Into::Add,
-        };
+        let weighted =
+            Gemm { a: (s, at), b: (self.values, dim), k: self.visible, n: dim, c_rows: self.outs, add: true };
         gemm(simd, &weighted, o);
     }
 }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 #[cfg(any(test, feature = "emulated"))]
 use super::Planted;
 use super::pages::{Account, Charge};
-use super::simd::{self, Gemm, Into, gemm, rms_norm};
+use super::simd::{self, Gemm, gemm, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::core::spec::LightningSpec;
@@ -337,28 +337,11 @@ impl WithSimd for Chunks<'_> {
                     *c = q * decay;
                 }
             }
-            let read = Gemm {
-                a: &carried,
-                a_rows: &at[..rows],
-                b: state,
-                ldb: dim,
-                k: dim,
-                n: dim,
-                c_rows: &at[..rows],
-                into: Into::Set,
-            };
+            let (here, scored) = (&at[..rows], &score_rows[..rows]);
+            let read = Gemm { a: (&carried, here), b: (state, dim), k: dim, n: dim, c_rows: here, add: false };
             gemm(simd, &read, o);
             turn(&mut turned, k, dim, |_| 1.0);
-            let inner = Gemm {
-                a: q,
-                a_rows: &at[..rows],
-                b: &turned,
-                ldb: GRID,
-                k: dim,
-                n: rows,
-                c_rows: &score_rows[..rows],
-                into: Into::Set,
-            };
+            let inner = Gemm { a: (q, here), b: (&turned, GRID), k: dim, n: rows, c_rows: scored, add: false };
             gemm(simd, &inner, &mut scores);
             for (i, row) in scores.chunks_exact_mut(GRID).take(rows).enumerate() {
                 for (s, decay) in row[..=i].iter_mut().zip(powers[..=i].iter().rev()) {
@@ -367,31 +350,15 @@ impl WithSimd for Chunks<'_> {
             }
             // A row's own sum ends at the row: terms of later rows must not enter, not even as zeros.
             for i in 0..rows {
-                let own = Gemm {
-                    a: &scores,
-                    a_rows: &score_rows[i..=i],
-                    b: v,
-                    ldb: dim,
-                    k: i + 1,
-                    n: dim,
-                    c_rows: &at[i..=i],
-                    into: Into::Add,
-                };
+                let (scored, here) = (&score_rows[i..=i], &at[i..=i]);
+                let own = Gemm { a: (&scores, scored), b: (v, dim), k: i + 1, n: dim, c_rows: here, add: true };
                 gemm(simd, &own, o);
             }
             // S = λ^C S + (diag(λ^(C-1-i)) K)ᵀ V
             turn(&mut turned, k, dim, |i| powers[rows - 1 - i]);
             simd::scale(simd, state, powers[rows]);
-            let write = Gemm {
-                a: &turned,
-                a_rows: &score_rows[..dim],
-                b: v,
-                ldb: dim,
-                k: rows,
-                n: dim,
-                c_rows: &at[..dim],
-                into: Into::Add,
-            };
+            let (lanes, here) = (&score_rows[..dim], &at[..dim]);
+            let write = Gemm { a: (&turned, lanes), b: (v, dim), k: rows, n: dim, c_rows: here, add: true };
             gemm(simd, &write, state);
         }
     }

@@ -6,7 +6,7 @@ use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
 use crate::core::counted;
 use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
-use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
+use crate::engine::protocol::{Dtype, MemoryInfo};
 
 impl Memory for Cpu {
     type Buf = Buf;
@@ -25,20 +25,12 @@ impl Memory for Cpu {
         format!("CPU, {}", counted(rayon::current_num_threads() as u64, "thread"))
     }
 
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn cache_dtype(&self) -> Dtype {
         Dtype::F32
     }
 
     fn prefill_rows(&self) -> usize {
         PREFILL_ROWS
-    }
-
-    fn check(&mut self, _spec: &ModelSpec, _prefill: Precision) -> Result<()> {
-        Ok(())
     }
 
     fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {

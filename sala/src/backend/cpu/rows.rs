@@ -29,7 +29,7 @@ impl Cpu {
                 for (made, precision) in sections::within(&w.sections, only.as_ref())? {
                     let plain = match precision {
                         Precision::Bf16 => rows,
-                        Precision::Fp8 => fp8::plain_rows(self.segment_read, rows),
+                        Precision::Fp8 => fp8::among_first(fp8::PLAIN_ROWS, self.segment_read, rows),
                     };
                     let (dst, narrow_dst) = dst.rows_mut(pass).split_at_mut(plain * width);
                     let (x, narrow_x) = x.split_at(plain * w.inner);

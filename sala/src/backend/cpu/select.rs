@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::cache::{Cache, PANEL};
 use super::pages::Pages;
 use super::selection::{ALL, Selection};
-use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
+use super::simd::{self, Gemm, add_exp, exp_sum, gemm};
 use crate::core::spec::{ScoreNorm, SparseSpec};
 
 const TILE_QUERIES: usize = 96;
@@ -98,14 +98,11 @@ impl WithSimd for SelectTile<'_> {
             );
             let last = q.first + rows - 1;
             let level1 = spec.level1_rows(last + 1);
-            match spec.score_norm {
-                ScoreNorm::Level2 => {
-                    log_sum_exp(simd, scratch, &q, begin, group, k2, spec, |p| spec.level2_rows(p + 1))
-                }
-                ScoreNorm::Level1 => {
-                    log_sum_exp(simd, scratch, &q, begin, group, k1, spec, |p| spec.level1_rows(p + 1))
-                }
-            }
+            let keys = if spec.score_norm == ScoreNorm::Level2 { k2 } else { k1 };
+            log_sum_exp(simd, scratch, &q, begin, group, keys, spec, |p| match spec.score_norm {
+                ScoreNorm::Level2 => spec.level2_rows(p + 1),
+                ScoreNorm::Level1 => spec.level1_rows(p + 1),
+            });
             group_scores(simd, scratch, &q, begin, group, k1, spec, level1);
             for r in begin..rows {
                 if has_choice(r) {
@@ -143,7 +140,7 @@ fn log_sum_exp<S: Simd>(
     at.extend((0..n).map(|i| i * PANEL));
     s.resize(s.len().max(n * PANEL), 0.0);
     for (panel, b) in keys.panels(PANEL * dim).take(visible(last).div_ceil(PANEL)).enumerate() {
-        gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
+        gemm(simd, &Gemm { a: (q.x, queries), b: (b, PANEL), k: dim, n: PANEL, c_rows: at, add: false }, s);
         for i in 0..n {
             let seen = visible(q.first + begin + i / group).saturating_sub(panel * PANEL).min(PANEL);
             let row = &mut s[i * PANEL..][..seen];
@@ -178,7 +175,7 @@ fn group_scores<S: Simd>(
     scores.clear();
     scores.resize(n / group * level1, 0.0);
     for (panel, b) in keys.panels(PANEL * dim).take(level1.div_ceil(PANEL)).enumerate() {
-        gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
+        gemm(simd, &Gemm { a: (q.x, queries), b: (b, PANEL), k: dim, n: PANEL, c_rows: at, add: false }, s);
         for i in 0..n {
             let r = i / group;
             let seen = spec.level1_rows(q.first + begin + r + 1).saturating_sub(panel * PANEL).min(PANEL);

@@ -15,22 +15,16 @@ pub(super) fn run<Op: WithSimd>(op: Op) -> Op::Output {
     pulp::Arch::new().dispatch(op)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
-    Set,
-    Add,
-}
-
-/// Operands of [`gemm`]: rows of `a` and `c` start at the given offsets, `b` is row-major `[k, ldb]`.
+/// Operands of [`gemm`]: `a` and `b` each with their rows: the offsets at which those of `a` start, as of `c`; the
+/// distance between those of `b`.
 pub(super) struct Gemm<'a> {
-    pub(super) a: &'a [f32],
-    pub(super) a_rows: &'a [usize],
-    pub(super) b: &'a [f32],
-    pub(super) ldb: usize,
+    pub(super) a: (&'a [f32], &'a [usize]),
+    pub(super) b: (&'a [f32], usize),
     pub(super) k: usize,
     pub(super) n: usize,
     pub(super) c_rows: &'a [usize],
-    pub(super) into: Into,
+    /// To what `c` holds.
+    pub(super) add: bool,
 }
 
 /// `c[c_rows[r] + j] = Σ_k a[a_rows[r] + k] · b[k·ldb + j]` for `j < n`, by fused multiply-adds in the order of k.
@@ -51,8 +45,8 @@ impl WithSimd for RunGemm<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let RunGemm { p, c } = self;
         let mut first = 0;
-        while first < p.a_rows.len() {
-            let rows = (p.a_rows.len() - first).min(6);
+        while first < p.a.1.len() {
+            let rows = (p.a.1.len() - first).min(6);
             match rows {
                 1 => stripe::<S, 1, 8>(simd, p, first, c),
                 2 => stripe::<S, 2, 4>(simd, p, first, c),
@@ -72,7 +66,7 @@ fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Gemm<'_>, firs
     let mut a: [&[f32]; MR] = [&[]; MR];
     let mut at = [0usize; MR];
     for r in 0..MR {
-        a[r] = &p.a[p.a_rows[first + r]..][..p.k];
+        a[r] = &p.a.0[p.a.1[first + r]..][..p.k];
         at[r] = p.c_rows[first + r];
     }
     let lanes = S::F32_LANES;
@@ -87,8 +81,8 @@ fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Gemm<'_>, firs
     }
     while j < p.n {
         for r in 0..MR {
-            let mut sum = if p.into == Into::Add { c[at[r] + j] } else { 0.0 };
-            for (x, b) in a[r].iter().zip(p.b[j..].iter().step_by(p.ldb)) {
+            let mut sum = if p.add { c[at[r] + j] } else { 0.0 };
+            for (x, b) in a[r].iter().zip(p.b.0[j..].iter().step_by(p.b.1)) {
                 sum = x.mul_add(*b, sum);
             }
             c[at[r] + j] = sum;
@@ -115,10 +109,10 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
     // Every row of `b` below has `width` values, by this length.
     let b = match terms {
         0 => &[],
-        k => &p.b[j..][..(k - 1) * p.ldb + width],
+        k => &p.b.0[j..][..(k - 1) * p.b.1 + width],
     };
     let mut sums = [[simd.splat_f32s(0.0); NV]; MR];
-    if p.into == Into::Add {
+    if p.add {
         for r in 0..MR {
             if let Some(old) = vectors::<S, NV>(&c[at[r] + j..][..width]) {
                 sums[r] = *old;
@@ -126,7 +120,7 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
         }
     }
     // Inlined by hand: a closure does not get its caller's instruction set, and its operations turn into calls.
-    for (k, row) in (0..terms).zip(b.chunks(p.ldb)) {
+    for (k, row) in (0..terms).zip(b.chunks(p.b.1)) {
         let Some(b) = vectors::<S, NV>(row) else { break };
         for r in 0..MR {
             let x = simd.splat_f32s(rows[r][k]);

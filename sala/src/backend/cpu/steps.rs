@@ -1,7 +1,7 @@
 //! Steps on the CPU: a few numbers, and work that runs at once.
 
 use super::Cpu;
-use crate::backend::{Group, Pass, Place, Result, StepKey, Steps};
+use crate::backend::{Group, Place, Result, StepKey, Steps};
 use crate::engine::protocol::Token;
 
 impl Steps for Cpu {
@@ -20,8 +20,6 @@ impl Steps for Cpu {
         self.go_to(place)?;
         Ok(place)
     }
-
-    fn forget_place(&mut self, _id: u64) {}
 
     fn seek(&mut self, position: usize) -> Result<()> {
         #[cfg(any(test, feature = "emulated"))]
@@ -54,15 +52,7 @@ impl Steps for Cpu {
         body(self)
     }
 
-    fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
-        self.go_to(self.place().advanced(pass, rows))
-    }
-
     fn folded(&mut self) {
         self.pending = 0;
-    }
-
-    fn synchronize(&mut self) -> Result<()> {
-        Ok(())
     }
 }

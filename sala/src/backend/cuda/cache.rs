@@ -21,7 +21,7 @@ pub struct Cache {
     pub(super) row_bytes: usize,
     pub(super) table: TableId,
     /// Rows of k and v in flight. Dropped before their destination.
-    in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<InFlight>,
     /// `Some`: k and v are host memory, and this tracks their blocks on the device.
     pub(super) paged: Option<Paged>,
     pub(super) spec: SparseSpec,
@@ -77,10 +77,6 @@ impl Cache {
         Arc::ptr_eq(&self.joined, &other.joined)
     }
 
-    pub(super) fn leave_device(&mut self, columns: Columns, paged: Paged) {
-        (self.columns, self.paged) = (columns, Some(paged));
-    }
-
     /// Prepares a write of rows from `position` on by anything but a verify pass.
     pub(super) fn forget(&self, position: usize) -> Result<()> {
         self.paged.as_ref().map_or(Ok(()), |paged| paged.forget(position))
@@ -107,16 +103,8 @@ impl Cache {
         self.in_flight.as_ref().filter(|a| !a.lazy_restore.complete())
     }
 
-    pub(super) fn set_in_flight(&mut self, in_flight: Option<InFlight>) {
-        self.in_flight = in_flight;
-    }
-
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         if self.place == 0 { self.joined().wants_anew(keep, limit) } else { 0 }
-    }
-
-    pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
-        self.joined().reserve(limit)
     }
 }
 

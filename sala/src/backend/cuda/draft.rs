@@ -8,10 +8,9 @@ use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, GEMM_ROWS, GemmOut, Queue};
 use super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
 use super::ops::Output;
-use super::step_words::StepParameters;
-use super::steps::narrow;
+use super::step_words::{STRUCT_WORDS, StepParameters};
 use super::tensors::{Buf, HEAD, Matrix, Vector, narrowed};
-use super::{Cuda, limits, shape};
+use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
@@ -53,7 +52,7 @@ impl Cuda {
     fn draft_step(&mut self) -> Result<&mut StepParameters> {
         if self.draft.is_none() {
             let rows = self.prefill_rows.max(PENDING_ROWS);
-            self.draft = Some(StepParameters::of_draft(&self.device, rows)?);
+            self.draft = Some(StepParameters::new(&self.device, STRUCT_WORDS, rows)?);
         }
         self.draft.as_mut().ok_or_else(|| shape("draft", "a draft step", "none"))
     }
@@ -116,7 +115,7 @@ impl DraftOps for Cuda {
     }
 
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()> {
-        let words = [narrow(position)?, narrow(first)?, 0, 0];
+        let words = [u32_of(position)?, u32_of(first)?, 0, 0];
         let step = self.draft_step()?;
         step.send_all(&words, tokens)
     }

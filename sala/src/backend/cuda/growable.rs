@@ -1,7 +1,6 @@
 //! Caches that grow without moving: reserved address space for the largest context, memory mapped for the part in use.
 //!
-//! Kernels see one array at a constant address, so CUDA graphs stay valid while a conversation grows. Where the device
-//! cannot reserve address space, the whole size is allocated at once.
+//! Kernels see one array at a constant address, so CUDA graphs stay valid while a conversation grows.
 //!
 //! Forks share the memory below the fork, at addresses of their own ([`Growable::share`]). Shared memory is never
 //! written: before a write the array replaces it by memory of its own ([`Growable::own`]).
@@ -11,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::device::{Account, Charge, Device, DeviceBuffer};
+use super::device::{Account, Charge, Device};
 use super::driver::{DevicePtr, Home, Mapping, Queue};
 use crate::backend::{Result, internal};
 
@@ -41,38 +40,30 @@ impl Part {
     }
 }
 
-enum Backing {
-    /// A reserved range, and the parts mapped so far from its start on without gaps.
-    Mapped {
-        at: DevicePtr,
-        reserved: usize,
-        mapped: usize,
-        parts: Vec<Part>,
-        step: usize,
-    },
-    Whole(DeviceBuffer),
+fn bytes_of(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.mapping.bytes).sum()
 }
 
+/// A reserved range, and the parts mapped so far from its start on without gaps.
 pub(crate) struct Growable {
     device: Device,
     pub(crate) home: Home,
-    backing: Backing,
+    pub(crate) at: DevicePtr,
+    reserved: usize,
+    pub(crate) mapped: usize,
+    parts: Vec<Part>,
+    step: usize,
 }
 
 impl Growable {
-    /// Reserves `limit` bytes; without memory where the device supports that.
-    pub(crate) fn new(device: &Device, what: &str, home: Home, limit: usize) -> Result<Self> {
-        let backing = match (device.driver().granularity(home), home) {
-            (Some(granularity), _) => {
-                let reserved = limit.max(1).next_multiple_of(granularity);
-                let step = STEP_BYTES.next_multiple_of(granularity).min(reserved);
-                let at = device.driver().reserve(home, reserved)?;
-                Backing::Mapped { at, reserved, mapped: 0, parts: Vec::new(), step }
-            }
-            (None, Home::Device) => Backing::Whole(device.alloc(what, limit.max(1), Account::State)?),
-            (None, Home::Host) => return Err(internal("cache", "host memory that the device does not read")),
-        };
-        Ok(Growable { device: device.clone(), home, backing })
+    /// Reserves `limit` bytes, without memory.
+    pub(crate) fn new(device: &Device, home: Home, limit: usize) -> Result<Self> {
+        let granularity = device.driver().granularity(home);
+        let granularity = granularity.ok_or_else(|| internal("cache", "memory that the device does not map"))?;
+        let reserved = limit.max(1).next_multiple_of(granularity);
+        let step = STEP_BYTES.next_multiple_of(granularity).min(reserved);
+        let at = device.driver().reserve(home, reserved)?;
+        Ok(Growable { device: device.clone(), home, at, reserved, mapped: 0, parts: Vec::new(), step })
     }
 
     /// Bytes `range` of host memory.
@@ -81,70 +72,44 @@ impl Growable {
     /// The device must not write them while the slice is used, nor read them if they are changed.
     #[expect(clippy::mut_from_ref, reason = "memory behind an address; who uses which part of it is up to the callers")]
     pub(crate) unsafe fn host(&self, range: Range<usize>) -> Result<&mut [u8]> {
-        if self.home != Home::Host || range.start > range.end || range.end > self.backed() {
+        if self.home != Home::Host || range.start > range.end || range.end > self.mapped {
             return Err(internal("cache", "host memory that is not there"));
         }
         // SAFETY: mapped this far; the rest is the caller's.
-        Ok(unsafe { std::slice::from_raw_parts_mut((self.ptr() as usize + range.start) as *mut u8, range.len()) })
+        Ok(unsafe { std::slice::from_raw_parts_mut((self.at as usize + range.start) as *mut u8, range.len()) })
     }
 
     /// Splits bytes `range` at the borders of mappings, which a copy may not cross. Address and length of each piece.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Vec<(DevicePtr, usize)> {
-        let Backing::Mapped { parts, .. } = &self.backing else {
-            return vec![(self.ptr() + range.start as u64, range.len())];
-        };
         let (mut pieces, mut start) = (Vec::new(), 0);
-        for part in parts {
+        for part in &self.parts {
             let (from, to) = (range.start.max(start), range.end.min(start + part.mapping.bytes));
             if from < to {
-                pieces.push((self.ptr() + from as u64, to - from));
+                pieces.push((self.at + from as u64, to - from));
             }
             start += part.mapping.bytes;
         }
         pieces
     }
 
-    pub(crate) fn ptr(&self) -> DevicePtr {
-        match &self.backing {
-            Backing::Mapped { at, .. } => *at,
-            Backing::Whole(buffer) => buffer.ptr(),
-        }
-    }
-
-    pub(crate) fn backed(&self) -> usize {
-        match &self.backing {
-            Backing::Mapped { mapped, .. } => *mapped,
-            Backing::Whole(buffer) => buffer.bytes(),
-        }
-    }
-
     /// Bytes of memory, each divided by the number of arrays that share it: the sum over all arrays is the memory in
     /// use.
     pub(crate) fn share_of_memory(&self) -> usize {
-        match &self.backing {
-            Backing::Mapped { parts, .. } => {
-                parts.iter().map(|part| part.mapping.bytes / Arc::strong_count(&part.charge).max(1)).sum()
-            }
-            Backing::Whole(buffer) => buffer.bytes(),
-        }
+        self.parts.iter().map(|part| part.mapping.bytes / Arc::strong_count(&part.charge).max(1)).sum()
     }
 
     pub(crate) fn wants(&self, bytes: usize) -> usize {
-        match &self.backing {
-            Backing::Mapped { parts, .. } => self.grows_by(parts, bytes),
-            Backing::Whole(_) => 0,
-        }
+        self.grows_by(&self.parts, bytes)
     }
 
     /// Bytes that [`Growable::own`] of `from` and `keep`, then [`Growable::grow`] to `bytes`, would allocate.
     pub(crate) fn wants_anew(&self, from: usize, keep: usize, bytes: usize) -> usize {
-        let Backing::Mapped { parts, .. } = &self.backing else { return 0 };
         let (mut start, mut replaced) = (0, 0);
-        for (index, part) in parts.iter().enumerate() {
+        for (index, part) in self.parts.iter().enumerate() {
             let end = start + part.mapping.bytes;
             if end > from && part.is_shared() {
                 if start >= keep {
-                    let (stay, go) = parts.split_at(index);
+                    let (stay, go) = self.parts.split_at(index);
                     let freed: usize = go.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
                     return (replaced + self.grows_by(stay, bytes)).saturating_sub(freed);
                 }
@@ -152,18 +117,17 @@ impl Growable {
             }
             start = end;
         }
-        replaced + self.grows_by(parts, bytes)
+        replaced + self.grows_by(&self.parts, bytes)
     }
 
     fn grows_by(&self, parts: &[Part], bytes: usize) -> usize {
-        let Backing::Mapped { step, reserved, .. } = &self.backing else { return 0 };
-        let mapped: usize = parts.iter().map(|part| part.mapping.bytes).sum();
+        let mapped = bytes_of(parts);
         if bytes <= mapped {
             return 0;
         }
         // A new fork may need no more than one step.
         let own: usize = parts.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
-        bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(mapped)
+        bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(self.step).min(self.reserved).saturating_sub(mapped)
     }
 
     /// Maps memory for the first `bytes` bytes. New memory is zero: block loads may touch rows past the last one, and
@@ -176,28 +140,25 @@ impl Growable {
         if self.home == Home::Device {
             self.device.make_room(more)?;
         }
-        if let Backing::Mapped { at, mapped, parts, step, .. } = &mut self.backing {
-            let (until, most) = (*mapped + more, PART_BYTES.next_multiple_of(*step));
-            while *mapped < until {
-                let (start, bytes) = (*at + *mapped as u64, most.min(until - *mapped));
-                let mapping = self.device.driver().map(self.home, start, bytes)?;
-                parts.push(Part { mapping, charge: charge(&self.device, self.home, bytes) });
-                *mapped += bytes;
-                if self.home == Home::Device {
-                    // SAFETY: just mapped with this size.
-                    unsafe { self.device.driver().fill(start, 0, bytes, Queue::Compute)? };
-                }
+        let (until, most) = (self.mapped + more, PART_BYTES.next_multiple_of(self.step));
+        while self.mapped < until {
+            let (start, bytes) = (self.at + self.mapped as u64, most.min(until - self.mapped));
+            let mapping = self.device.driver().map(self.home, start, bytes)?;
+            self.parts.push(Part { mapping, charge: charge(&self.device, self.home, bytes) });
+            self.mapped += bytes;
+            if self.home == Home::Device {
+                // SAFETY: just mapped with this size.
+                unsafe { self.device.driver().fill(start, 0, bytes, Queue::Compute)? };
             }
         }
         Ok(())
     }
 
     /// Replaces the content by the first `bytes` bytes of `from`, in the same memory, rounded down to whole steps.
-    /// Returns the number of bytes shared: 0 where the device cannot share.
+    /// Returns the number of bytes shared.
     pub(crate) fn share(&mut self, from: &mut Growable, bytes: usize) -> Result<usize> {
-        let Backing::Mapped { step, .. } = &from.backing else { return Ok(0) };
-        let cut = bytes / step * step;
-        if !matches!(self.backing, Backing::Mapped { .. }) || self.home != from.home {
+        let cut = bytes / from.step * from.step;
+        if self.home != from.home {
             return Ok(0);
         }
         // The old memory may be shared, so it must not be written.
@@ -209,29 +170,22 @@ impl Growable {
         if let Err(error) = from.split(cut) {
             tracing::debug!(%error, "a cache is shared up to the part before its end");
         }
-        let (Backing::Mapped { at, mapped, parts, .. }, Backing::Mapped { parts: theirs, .. }) =
-            (&mut self.backing, &from.backing)
-        else {
-            return Err(internal("share", "memory of another kind"));
-        };
-        for part in theirs {
-            if *mapped + part.mapping.bytes > cut {
+        for part in &from.parts {
+            if self.mapped + part.mapping.bytes > cut {
                 break;
             }
-            let mapping = self.device.driver().map_again(*at + *mapped as u64, &part.mapping)?;
-            *mapped += part.mapping.bytes;
-            parts.push(Part { mapping, charge: Arc::clone(&part.charge) });
+            let mapping = self.device.driver().map_again(self.at + self.mapped as u64, &part.mapping)?;
+            self.mapped += part.mapping.bytes;
+            self.parts.push(Part { mapping, charge: Arc::clone(&part.charge) });
         }
-        Ok(*mapped)
+        Ok(self.mapped)
     }
 
     /// Prepares a write from byte `from` on, where bytes from `keep` on are dead: replaces shared memory before
     /// `keep`, and unmaps the first shared piece after it with all that follows; [`Growable::grow`] maps new memory.
     pub(crate) fn own(&mut self, from: usize, keep: usize) -> Result<()> {
         let (mut index, mut start) = (0, 0);
-        loop {
-            let Backing::Mapped { parts, .. } = &self.backing else { return Ok(()) };
-            let Some(part) = parts.get(index) else { return Ok(()) };
+        while let Some(part) = self.parts.get(index) {
             let bytes = part.mapping.bytes;
             if start + bytes > from && part.is_shared() {
                 if start >= keep {
@@ -241,19 +195,19 @@ impl Growable {
             }
             (index, start) = (index + 1, start + bytes);
         }
+        Ok(())
     }
 
     /// Makes a part end at byte `cut`. A shared part stays whole: its copy would belong to this array alone.
     fn split(&mut self, cut: usize) -> Result<()> {
-        let Backing::Mapped { parts, step, .. } = &self.backing else { return Ok(()) };
         let mut start = 0;
-        for (index, part) in parts.iter().enumerate() {
+        for (index, part) in self.parts.iter().enumerate() {
             let bytes = part.mapping.bytes;
             if start < cut && cut < start + bytes {
                 if part.is_shared() {
                     return Ok(());
                 }
-                let (after, most) = (start + bytes - cut, PART_BYTES.next_multiple_of(*step));
+                let (after, most) = (start + bytes - cut, PART_BYTES.next_multiple_of(self.step));
                 let mut lengths = vec![cut - start];
                 lengths.extend((0..after).step_by(most).map(|at| most.min(after - at)));
                 return self.replace(index, &lengths, bytes);
@@ -267,7 +221,7 @@ impl Growable {
     /// others become zero. Waits for the device.
     fn replace(&mut self, index: usize, lengths: &[usize], keep: usize) -> Result<()> {
         let (driver, home_of) = (self.device.driver(), self.home);
-        let Backing::Mapped { parts, mapped, .. } = &mut self.backing else { return Ok(()) };
+        let (parts, mapped) = (&mut self.parts, &mut self.mapped);
         let Some(old) = parts.get(index) else { return Err(internal("own", "a part that is not there")) };
         let (home, bytes) = (old.mapping.at, old.mapping.bytes);
         if home_of == Home::Device {
@@ -311,7 +265,7 @@ impl Growable {
                         // Memory after a hole would be at the wrong offset: unmap it, [`Growable::grow`] maps it
                         // again.
                         parts.drain(index + i..).for_each(|part| driver.unmap(part.mapping));
-                        *mapped = parts.iter().map(|part| part.mapping.bytes).sum();
+                        *mapped = bytes_of(parts);
                         return Err(error);
                     }
                 };
@@ -329,13 +283,11 @@ impl Growable {
 
     /// Waits for the device.
     fn cut(&mut self, index: usize) -> Result<()> {
-        if let Backing::Mapped { mapped, parts, .. } = &mut self.backing
-            && index < parts.len()
-        {
+        if index < self.parts.len() {
             self.device.driver().synchronize(Queue::Copy)?;
             self.device.driver().synchronize(Queue::Compute)?;
-            for part in parts.drain(index..) {
-                *mapped -= part.mapping.bytes;
+            for part in self.parts.drain(index..) {
+                self.mapped -= part.mapping.bytes;
                 self.device.driver().unmap(part.mapping);
             }
         }
@@ -345,14 +297,12 @@ impl Growable {
 
 impl Drop for Growable {
     fn drop(&mut self) {
-        if let Backing::Mapped { at, reserved, parts, .. } = &mut self.backing {
-            // Memory must not vanish under a kernel; earlier errors were reported by their own calls.
-            let _ = self.device.driver().synchronize(Queue::Compute);
-            let _ = self.device.driver().synchronize(Queue::Copy);
-            for part in parts.drain(..) {
-                self.device.driver().unmap(part.mapping);
-            }
-            self.device.driver().release(self.home, *at, *reserved);
+        // Memory must not vanish under a kernel; earlier errors were reported by their own calls.
+        let _ = self.device.driver().synchronize(Queue::Compute);
+        let _ = self.device.driver().synchronize(Queue::Copy);
+        for part in self.parts.drain(..) {
+            self.device.driver().unmap(part.mapping);
         }
+        self.device.driver().release(self.home, self.at, self.reserved);
     }
 }

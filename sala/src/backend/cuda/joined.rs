@@ -34,14 +34,8 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn new(
-        device: &Device,
-        what: &str,
-        home: Home,
-        limit: usize,
-        [positions, bytes, late]: [usize; 3],
-    ) -> Result<Self> {
-        let array = Growable::new(device, what, home, limit.div_ceil(positions).max(1) * bytes)?;
+    fn new(device: &Device, home: Home, limit: usize, [positions, bytes, late]: [usize; 3]) -> Result<Self> {
+        let array = Growable::new(device, home, limit.div_ceil(positions).max(1) * bytes)?;
         Ok(Tiles { array, positions, bytes, late })
     }
 
@@ -97,7 +91,7 @@ fn token_bytes(spec: &SparseSpec, home: Home, layers: usize) -> [u64; 2] {
 
 fn rows_of(device: &Device, spec: &SparseSpec, limit: usize, home: Home, layers: usize) -> Result<Vec<Tiles>> {
     let block = spec.block * spec.kv_heads * HEAD * 2;
-    let tiles = |all: usize| Tiles::new(device, "KV cache", home, limit, [spec.block, all * block, 0]);
+    let tiles = |all: usize| Tiles::new(device, home, limit, [spec.block, all * block, 0]);
     match home {
         Home::Device => Ok(vec![tiles(2 * layers)?]),
         Home::Host => (0..2 * layers).map(|_| tiles(1)).collect(),
@@ -110,7 +104,7 @@ fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Vec<Columns> {
     let [level1, level2] = level_bytes(spec);
     let column = |array: usize, before: usize, chunk: usize| {
         let tiles = &arrays[array];
-        let (home, at) = (tiles.array.home, tiles.array.ptr() + before as u64);
+        let (home, at) = (tiles.array.home, tiles.array.at + before as u64);
         Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes }
     };
     let keys = arrays.len() - 1;
@@ -148,7 +142,7 @@ impl Joined {
         let late = 4 * (spec.kernel - spec.stride);
         let mut arrays = rows_of(device, spec, limit, home, layers)?;
         let keys = [KEY_TILE, layers * (level1 + level2), late];
-        arrays.push(Tiles::new(device, "compressed keys", Home::Device, limit, keys)?);
+        arrays.push(Tiles::new(device, Home::Device, limit, keys)?);
         let columns = columns(&arrays, spec, layers);
         let bytes_per_token = token_bytes(spec, home, layers);
         ledger.host_bytes_per_token.fetch_add(bytes_per_token[1], Ordering::Relaxed);
@@ -163,7 +157,7 @@ impl Joined {
     pub(super) fn resident(&self) -> [u64; 2] {
         let rows = self.arrays.iter().take(self.arrays.len().saturating_sub(1));
         let here = rows.filter(|tiles| tiles.array.home == Home::Device);
-        let sums = here.map(|tiles| [tiles.array.share_of_memory(), tiles.array.backed()]);
+        let sums = here.map(|tiles| [tiles.array.share_of_memory(), tiles.array.mapped]);
         sums.fold([0, 0], |[a, b], [share, backed]| [a + share as u64, b + backed as u64])
     }
 
@@ -172,7 +166,7 @@ impl Joined {
     pub(super) fn on_host(&self, spec: &SparseSpec) -> Result<OnHost> {
         let tiles = self.arrays.first().filter(|tiles| tiles.array.home == Home::Device);
         let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
-        let positions = tiles.array.backed() / tiles.bytes * tiles.positions;
+        let positions = tiles.array.mapped / tiles.bytes * tiles.positions;
         let mut arrays = rows_of(&self.device, spec, self.limit, Home::Host, self.layers)?;
         let from = columns(&self.arrays, spec, self.layers);
         let from = from.iter().flat_map(|[k, v, ..]| [k, v]);
@@ -213,7 +207,7 @@ impl Joined {
     }
 
     pub(super) fn rows(&self, column: &Column, rows: &Range<usize>) -> Result<Stretch> {
-        let backed = self.array(column).backed() / column.pitch * (column.chunk / column.row_bytes);
+        let backed = self.array(column).mapped / column.pitch * (column.chunk / column.row_bytes);
         if rows.end > backed {
             return Err(shape("cache rows", format!("below {backed}"), rows.end));
         }
@@ -249,7 +243,7 @@ impl Joined {
 
     fn check(&self, limit: usize) -> Result<()> {
         let ledger = &self.ledger;
-        let have = self.arrays.first().map_or(0, |tiles| tiles.array.backed() / tiles.bytes * tiles.positions) as u64;
+        let have = self.arrays.first().map_or(0, |tiles| tiles.array.mapped / tiles.bytes * tiles.positions) as u64;
         let more = (limit as u64).saturating_sub(have);
         let paged = self.bytes_per_token[1] > 0;
         let fits = |per_token: u64, free: u64, place: &str| {
@@ -292,7 +286,7 @@ impl Joined {
         }
         for ((to, from), common) in self.arrays.iter().zip(&from.arrays).zip(common) {
             let rest = common..to.holding(positions).max(common);
-            if from.bytes != to.bytes || from.array.home != to.array.home || rest.end > from.array.backed() {
+            if from.bytes != to.bytes || from.array.home != to.array.home || rest.end > from.array.mapped {
                 return Err(internal("copy_rows", "caches of two shapes"));
             }
             match to.array.home {
@@ -300,7 +294,7 @@ impl Joined {
                 Home::Host => unsafe { to.array.host(rest.clone())?.copy_from_slice(from.array.host(rest)?) },
                 Home::Device if rest.is_empty() => {}
                 Home::Device => {
-                    let [to, from] = [to, from].map(|tiles| tiles.array.ptr() + rest.start as u64);
+                    let [to, from] = [to, from].map(|tiles| tiles.array.at + rest.start as u64);
                     // SAFETY: both have memory under these tiles, each its own.
                     unsafe { self.device.driver().copy(to, from, rest.len(), Queue::Compute)? };
                 }
@@ -320,7 +314,7 @@ impl Joined {
 
     /// Memory may have been unmapped: growth beyond the mapped part is checked again.
     fn forget_what_was_approved(&self) {
-        let backed = self.arrays.iter().map(|tiles| tiles.array.backed() / tiles.bytes * tiles.positions).min();
+        let backed = self.arrays.iter().map(|tiles| tiles.array.mapped / tiles.bytes * tiles.positions).min();
         self.ledger.approved.fetch_min(backed.unwrap_or_default(), Ordering::Relaxed);
     }
 }

@@ -65,6 +65,7 @@ enum Progress {
     Arrived,
 }
 
+#[derive(Default)]
 struct Plan {
     units: Vec<Vec<Progress>>,
     urgent: VecDeque<(usize, Range<usize>)>,
@@ -141,16 +142,7 @@ impl LazyRestore {
         let lazy_restore = Arc::new(LazyRestore {
             device: device.clone(),
             sources,
-            plan: Mutex::new(Plan {
-                units,
-                urgent: VecDeque::new(),
-                next: 0,
-                left,
-                active: 0,
-                given_up: false,
-                cancel: None,
-                failed: None,
-            }),
+            plan: Mutex::new(Plan { units, left, ..Plan::default() }),
             changed: Condvar::new(),
         });
         for _ in 0..threads {

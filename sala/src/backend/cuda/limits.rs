@@ -42,10 +42,7 @@ pub(super) fn sparse(spec: &SparseSpec) -> Result<()> {
     equal("block_size", spec.block, BLOCK)?;
     equal("kernel_size", spec.kernel, WINDOW)?;
     equal("kernel_stride", spec.stride, STRIDE)?;
-    heads("num_attention_heads", spec.heads, "num_key_value_heads", spec.kv_heads)?;
-    let group = spec.heads / spec.kv_heads.max(1);
-    let most = format_args!("at most {GROUP} for each of the {} num_key_value_heads", spec.kv_heads).to_string();
-    rule(group <= GROUP, "num_attention_heads", spec.heads, most)
+    grouped("num_attention_heads", spec.heads, spec.kv_heads)
 }
 
 pub(super) fn lightning(spec: &LightningSpec) -> Result<()> {
@@ -57,10 +54,13 @@ pub(super) fn draft(shape: &DraftShape) -> Result<()> {
     equal("head_dim of the draft head", shape.head_dim, HEAD)?;
     multiple("hidden_size of the draft head", shape.hidden, INNER)?;
     multiple("intermediate_size of the draft head", shape.intermediate, INNER)?;
-    heads("num_attention_heads of the draft head", shape.heads, "num_key_value_heads", shape.kv_heads)?;
-    let group = shape.heads / shape.kv_heads.max(1);
-    let most = format!("at most {GROUP} for each of the {} num_key_value_heads", shape.kv_heads);
-    rule(group <= GROUP, "num_attention_heads of the draft head", shape.heads, most)
+    grouped("num_attention_heads of the draft head", shape.heads, shape.kv_heads)
+}
+
+fn grouped(field: &str, found: usize, kv_heads: usize) -> Result<()> {
+    heads(field, found, "num_key_value_heads", kv_heads)?;
+    let most = format_args!("at most {GROUP} for each of the {kv_heads} num_key_value_heads");
+    rule(found / kv_heads <= GROUP, field, found, most)
 }
 
 pub(super) fn fp8(info: &DeviceInfo) -> Result<()> {

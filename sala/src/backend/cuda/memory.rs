@@ -7,8 +7,8 @@ use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
 use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
-use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
-use super::{Cuda, PAGED_ROWS, launch, limits, shape};
+use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats, rows_of_kind};
+use super::{Cuda, PAGED_ROWS, launch, limits, selection, shape};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -161,7 +161,7 @@ impl Memory for Cuda {
 
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Buf> {
         self.touch();
-        Buf::new(&self.device, width, kind, self.prefill_rows)
+        Buf::with_rows(&self.device, width, kind, rows_of_kind(kind, self.prefill_rows))
     }
 
     fn alternating_bufs(&mut self, groups: &[&[(usize, BufKind)]]) -> Result<Vec<Vec<Buf>>> {
@@ -196,11 +196,11 @@ impl Memory for Cuda {
     }
 
     fn sums(&mut self, sel: &Selection) -> Result<Sums> {
-        sel.empty_sums(&self.device)
+        selection::sums(&self.device, sel.plan.score_blocks)
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
-        cache.reserve(limit)
+        cache.joined().reserve(limit)
     }
 
     fn wants_anew(&self, cache: &Cache, keep: usize, limit: usize) -> u64 {

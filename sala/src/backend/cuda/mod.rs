@@ -282,7 +282,7 @@ impl Cuda {
     }
 
     fn touch_own(&mut self) {
-        let own = self.step.place().id;
+        let own = self.step.place.id;
         self.graphs.forget_of(own);
     }
 }

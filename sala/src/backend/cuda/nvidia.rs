@@ -52,7 +52,7 @@ pub struct Nvidia {
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     /// cuBLASLt and its name; the first user opens it: usually a thread that runs while weights load.
     library: OnceLock<Option<(String, Mutex<CublasLt>)>>,
-    granularity: Option<usize>,
+    granularity: usize,
     /// Kernels access page-locked host memory at the host's address.
     reads_host: bool,
     pages: HostPages,
@@ -129,23 +129,12 @@ impl Nvidia {
         let total = unsafe { result::device::total_mem(device) }.map_err(say("cuDeviceTotalMem"))?;
         let reads_host = attribute(A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)? == 1
             && attribute(A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)? == 1;
-        let granularity = if attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? == 1 {
-            let mut bytes = 0usize;
-            let kind = allocation_kind(device);
-            // SAFETY: reads one structure and writes one size.
-            unsafe {
-                sys::cuMemGetAllocationGranularity(
-                    &raw mut bytes,
-                    &raw const kind,
-                    sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
-                )
-            }
+        let (mut granularity, kind) = (0usize, allocation_kind(device));
+        let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        // SAFETY: reads one structure and writes one size.
+        unsafe { sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const kind, least) }
             .result()
-            .ok()
-            .map(|()| bytes)
-        } else {
-            None
-        };
+            .map_err(|e| format!("{} cannot map memory piece by piece, as caches need it: {e}", found.name))?;
         let mut info = DeviceInfo {
             name: found.name,
             emulated: false,

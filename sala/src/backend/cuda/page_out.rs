@@ -34,7 +34,7 @@ impl Cuda {
         for (caches, Moved { rows, paged }) in sequences.iter_mut().zip(moved.map_err(stays)?) {
             let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, rows);
             for (cache, paged) in caches.iter_mut().zip(paged) {
-                cache.leave_device(columns[cache.place], paged);
+                (cache.columns, cache.paged) = (columns[cache.place], Some(paged));
             }
         }
         let layers = sequences.first().map_or(0, Vec::len);

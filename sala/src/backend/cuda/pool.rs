@@ -258,7 +258,7 @@ pub(super) struct Pools {
     /// Bus time for a position's keys and values of all layers.
     pub(super) seconds_per_row: f64,
     /// Verify passes may still be writing rows that the copy queue will read.
-    written: bool,
+    pub(super) written: bool,
 }
 
 impl Pools {
@@ -341,10 +341,6 @@ impl Pools {
             self.ring = Some(Ring::new(device, spec, staged.min(MAX_POSITIONS), rows)?);
         }
         self.ring.as_mut().ok_or_else(|| internal("prefill", "no memory to stage rows"))
-    }
-
-    pub(super) fn writes(&mut self) {
-        self.written = true;
     }
 
     /// Before the copy queue reads rows, it waits for writes of verify passes.

@@ -12,13 +12,7 @@ use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 const SCORE_BYTES: usize = 32 << 20;
 
 /// By [`MassOf`], sums over rows: `[score_blocks][2]` u64 each.
-pub struct Sums([DeviceBuffer; 2]);
-
-impl Sums {
-    pub(super) fn both(&self) -> &[DeviceBuffer; 2] {
-        &self.0
-    }
-}
+pub struct Sums(pub(super) [DeviceBuffer; 2]);
 
 pub struct Selection {
     pub(super) lists: Lists,
@@ -83,23 +77,16 @@ pub(super) struct SelectionPlan {
     pub(super) score_blocks: usize,
     pub(super) lse_splits: usize,
     pub(super) attend_splits: usize,
-    pub(super) keys: NormKeys,
+    /// Window and stride of the keys that norm the scores.
+    pub(super) keys: [usize; 2],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NormKeys {
-    pub(super) window: usize,
-    pub(super) stride: usize,
-}
-
-impl NormKeys {
-    fn of(spec: &SparseSpec) -> Self {
-        let times = match spec.score_norm {
-            ScoreNorm::Level2 => 4,
-            ScoreNorm::Level1 => 1,
-        };
-        NormKeys { window: times * spec.kernel, stride: times * spec.stride }
-    }
+fn norm_keys(spec: &SparseSpec) -> [usize; 2] {
+    let times = match spec.score_norm {
+        ScoreNorm::Level2 => 4,
+        ScoreNorm::Level1 => 1,
+    };
+    [times * spec.kernel, times * spec.stride]
 }
 
 /// Rows at p with p + 1 below this take every block.
@@ -122,13 +109,12 @@ impl Selection {
         limits::positions(limit)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let cap = longest_list(spec, score_blocks);
-        let keys = NormKeys::of(spec);
         let plan = SelectionPlan {
             cap,
             score_blocks,
             lse_splits: lse_splits(spec, limit),
             attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS),
-            keys,
+            keys: norm_keys(spec),
         };
         let rows = prefill_rows.max(MAX_VERIFY_ROWS);
         let (kv, heads, v) = (spec.kv_heads, spec.heads, MAX_VERIFY_ROWS);
@@ -149,7 +135,7 @@ impl Selection {
     /// name. Lists get the greatest length that the rule allows.
     pub(super) fn adapt(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
         let cap = longest_list(spec, self.plan.score_blocks).max(self.plan.cap);
-        let keys = NormKeys::of(spec);
+        let keys = norm_keys(spec);
         if cap == self.plan.cap && keys == self.plan.keys {
             return Ok(false);
         }
@@ -168,10 +154,6 @@ impl Selection {
         Ok(true)
     }
 
-    pub(super) fn empty_sums(&self, device: &Device) -> Result<Sums> {
-        sums(device, self.plan.score_blocks)
-    }
-
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
         &self.sums.0[of as usize]
     }
@@ -182,7 +164,7 @@ impl Selection {
     }
 }
 
-fn sums(device: &Device, score_blocks: usize) -> Result<Sums> {
+pub(super) fn sums(device: &Device, score_blocks: usize) -> Result<Sums> {
     let sum = || device.zeroed("attention mass", score_blocks * 16, Account::Work);
     Ok(Sums([sum()?, sum()?]))
 }

@@ -138,9 +138,9 @@ impl Images for Cuda {
         self.staging.land()?;
         let lazy_restore = LazyRestore::start(&self.device, sources)?;
         for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
-            cache.set_in_flight(Some(InFlight { lazy_restore: Arc::clone(&lazy_restore), sources }));
+            cache.in_flight = Some(InFlight { lazy_restore: Arc::clone(&lazy_restore), sources });
         }
-        self.lazy_restores.insert(self.step.place().id, lazy_restore);
+        self.lazy_restores.insert(self.step.place.id, lazy_restore);
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Images for Cuda {
             }
         }
         for to in to.iter_mut() {
-            to.set_in_flight(None);
+            to.in_flight = None;
             to.forget(0)?;
         }
         Cache::joined_of(to)?.copy_from(&mut *Cache::joined_of(from)?, positions)
@@ -182,21 +182,21 @@ impl Images for Cuda {
     }
 
     fn sync_rows(&mut self, keep: usize) -> Result<()> {
-        self.lazy_restores.remove(&self.step.place().id).map_or(Ok(()), |a| a.sync(keep))
+        self.lazy_restores.remove(&self.step.place.id).map_or(Ok(()), |a| a.sync(keep))
     }
 
     fn stop_on(&mut self, cancel: Option<&Cancel>) {
-        if let Some(lazy_restore) = self.lazy_restores.get(&self.step.place().id) {
+        if let Some(lazy_restore) = self.lazy_restores.get(&self.step.place.id) {
             lazy_restore.stop_on(cancel);
         }
     }
 
     fn rows_in_flight(&self) -> bool {
-        self.lazy_restores.get(&self.step.place().id).is_some_and(|a| !a.complete())
+        self.lazy_restores.get(&self.step.place.id).is_some_and(|a| !a.complete())
     }
 
     fn read_states(&mut self, states: &[&Recurrent]) -> Result<Vec<ImageTensor>> {
-        if self.step.pending() > 0 {
+        if self.step.place.pending > 0 {
             return Err(BackendError::Unsupported(
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
             ));
@@ -233,7 +233,7 @@ impl Cuda {
         rows: usize,
     ) -> Result<()> {
         let Some(in_flight) = cache.in_flight() else { return Ok(()) };
-        let all = 0..self.step.position() + rows;
+        let all = 0..self.step.place.position + rows;
         if rows > CHOOSING_ROWS {
             return in_flight.wait_for(std::slice::from_ref(&all));
         }

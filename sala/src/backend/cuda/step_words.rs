@@ -26,10 +26,6 @@ pub(super) struct StepParameters {
 }
 
 impl StepParameters {
-    pub(super) fn of_draft(device: &Device, rows: usize) -> Result<Self> {
-        Self::new(device, STRUCT_WORDS, rows)
-    }
-
     pub(super) fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
         let tokens_at = words * 4;
         let slot_bytes = tokens_at + MAX_VERIFY_ROWS * 4;
@@ -70,15 +66,9 @@ impl StepParameters {
         for (slot, value) in pinned.as_mut_slice().chunks_exact_mut(4).zip(values) {
             slot.copy_from_slice(&value.to_le_bytes());
         }
+        let (dst, bytes) = (self.memory.ptr(), self.tokens_at + tokens.len() * 4);
         // SAFETY: the half is not written again before `sent` has passed; the device side has room for every pass.
-        unsafe {
-            self.device.driver().copy_in(
-                self.memory.ptr(),
-                pinned.as_ptr(),
-                self.tokens_at + tokens.len() * 4,
-                Queue::Compute,
-            )?
-        };
+        unsafe { self.device.driver().copy_in(dst, pinned.as_ptr(), bytes, Queue::Compute)? };
         self.device.driver().record(sent, Queue::Compute)
     }
 

@@ -5,12 +5,12 @@
 //! slots that are not reused before the device has read them. A CUDA graph of a verify pass copies them itself
 //! (`step_words`); other graphs only see the two fixed device addresses.
 
-use super::Cuda;
 use super::device::Device;
 use super::driver::{DevicePtr, Queue};
 use super::graph::{ANY, Key, Stage};
 use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
-use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal, shape};
+use super::{Cuda, u32_of};
+use crate::backend::{Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal, shape};
 use crate::engine::protocol::Token;
 
 /// Size of `Row` in `kernels/sequences.cuh`.
@@ -27,10 +27,7 @@ pub(super) struct Step {
     tokens: Vec<Token>,
     /// Sequences of the next verify pass; empty for a single one.
     groups: Vec<Group>,
-    sequence: u64,
-    position: u32,
-    pending: u32,
-    slot: u32,
+    pub(super) place: Place,
     unsent: bool,
 }
 
@@ -41,10 +38,7 @@ impl Step {
             laid: Laid::new(device, STEP_WORDS + MAX_VERIFY_ROWS)?,
             tokens: Vec::new(),
             groups: Vec::new(),
-            sequence: 0,
-            position: 0,
-            pending: 0,
-            slot: 0,
+            place: Place::default(),
             unsent: false,
         })
     }
@@ -64,11 +58,11 @@ impl Step {
     }
 
     pub(super) fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
-        Group::of_pass(&self.groups, self.place(), pass, given)
+        Group::of_pass(&self.groups, self.place, pass, given)
     }
 
     pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
-        let alone = self.groups.is_empty().then(|| Group { place: self.place(), rows: MAX_VERIFY_ROWS });
+        let alone = self.groups.is_empty().then(|| Group { place: self.place, rows: MAX_VERIFY_ROWS });
         alone.into_iter().chain(self.groups.iter().copied())
     }
 
@@ -76,27 +70,10 @@ impl Step {
         self.verify_groups().map(|group| group.place.position + group.rows).max().unwrap_or_default()
     }
 
-    pub(super) fn position(&self) -> usize {
-        self.position as usize
-    }
-
-    pub(super) fn pending(&self) -> usize {
-        self.pending as usize
-    }
-
-    pub(super) fn place(&self) -> Place {
-        Place { id: self.sequence, position: self.position(), pending: self.pending(), slot: self.slot as usize }
-    }
-
-    /// Unsent until [`Step::flush`], as in [`Step::seek`].
-    pub(super) fn go_to(&mut self, place: Place) -> Result<()> {
+    /// Takes effect with the next tokens or the next [`Step::flush`].
+    pub(super) fn go_to(&mut self, place: Place) {
         self.groups.clear();
-        self.sequence = place.id;
-        self.position = narrow(place.position)?;
-        self.pending = narrow(place.pending)?;
-        self.slot = narrow(place.slot)?;
-        self.unsent = true;
-        Ok(())
+        (self.place, self.unsent) = (place, true);
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
@@ -138,35 +115,13 @@ impl Step {
         if lays { self.laid.given() } else { Ok(()) }
     }
 
-    /// No graph takes the prepared values, so they have to be sent.
-    fn send_again(&mut self) -> Result<()> {
-        self.unsent = true;
-        self.flush()
-    }
-
-    /// Sets the position with nothing pending. Like the methods below, it takes effect with the next tokens or the
-    /// next [`Step::flush`].
-    pub(super) fn seek(&mut self, position: usize) -> Result<()> {
-        self.position = narrow(position)?;
-        self.pending = 0;
-        self.unsent = true;
-        Ok(())
-    }
-
-    pub(super) fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
-        if rows > pass.rows() {
-            return Err(shape("advance", format!("at most {} rows", pass.rows()), rows));
-        }
-        self.go_to(self.place().advanced(pass, rows))
-    }
-
     /// `Step` of the active sequence, and the rows of the groups, or of that sequence.
     fn words(&self) -> Result<Vec<u32>> {
         let mut words = Vec::with_capacity(STEP_WORDS);
-        words.extend([self.position, self.pending, self.slot, 0]);
+        words.extend([u32_of(self.place.position)?, u32_of(self.place.pending)?, u32_of(self.place.slot)?, 0]);
         let mut first = 0;
         for Group { place, rows } in self.verify_groups() {
-            let own = [narrow(place.position)?, first, narrow(rows)?, narrow(place.pending)?, narrow(place.slot)?];
+            let own = [u32_of(place.position)?, first, u32_of(rows)?, u32_of(place.pending)?, u32_of(place.slot)?];
             let [start, first_row, rows_of, pending, slot] = own;
             for i in 0..rows_of {
                 words.extend([start.saturating_add(i), start, first_row, rows_of, pending, slot, 0, 0]);
@@ -175,11 +130,6 @@ impl Step {
         }
         words.resize(STEP_WORDS, 0);
         Ok(words)
-    }
-
-    pub(super) fn folded(&mut self) {
-        self.pending = 0;
-        self.unsent = true;
     }
 
     /// Sends changed values; runs before every reader of the step, and is a no-op inside a CUDA graph.
@@ -192,10 +142,6 @@ impl Step {
     }
 }
 
-pub(super) fn narrow(value: usize) -> Result<u32> {
-    u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
-}
-
 impl Cuda {
     /// Whether the next verify pass scores blocks: some row may not take all of them. The same for all layers of a
     /// pass, eager or replayed.
@@ -206,12 +152,13 @@ impl Cuda {
 
 impl Steps for Cuda {
     fn place(&self) -> Place {
-        self.step.place()
+        self.step.place
     }
 
     fn go_to(&mut self, place: Place) -> Result<()> {
         self.forget_rope();
-        self.step.go_to(place)
+        self.step.go_to(place);
+        Ok(())
     }
 
     fn new_place(&mut self) -> Result<Place> {
@@ -229,11 +176,6 @@ impl Steps for Cuda {
         if let Some(lazy_restore) = self.lazy_restores.remove(&id) {
             lazy_restore.give_up();
         }
-    }
-
-    fn seek(&mut self, position: usize) -> Result<()> {
-        self.forget_rope();
-        self.step.seek(position)
     }
 
     fn segment_at(&mut self, read: usize) {
@@ -254,7 +196,7 @@ impl Steps for Cuda {
         self.forget_rope();
         self.ready.forget();
         self.tables.flush()?;
-        let own = self.step.place().id;
+        let own = self.step.place.id;
         // A verify pass finds its sequences in the tables; a draft step names the buffers of one.
         let key = match key {
             StepKey::Verify(_) | StepKey::VerifyMany(_) => Key { step: key, of: ANY, scores: self.scores() },
@@ -304,7 +246,9 @@ impl Steps for Cuda {
                         ));
                         self.graphs.refuse(key);
                         self.ready.forget();
-                        self.step.send_again()?;
+                        // No graph takes the prepared values.
+                        self.step.unsent = true;
+                        self.step.flush()?;
                         body(self)?;
                     }
                 }
@@ -319,12 +263,14 @@ impl Steps for Cuda {
     }
 
     fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
-        self.forget_rope();
-        self.step.advance(pass, rows)
+        if rows > pass.rows() {
+            return Err(shape("advance", format!("at most {} rows", pass.rows()), rows));
+        }
+        self.go_to(self.place().advanced(pass, rows))
     }
 
     fn folded(&mut self) {
-        self.step.folded();
+        (self.step.place.pending, self.step.unsent) = (0, true);
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -34,10 +34,6 @@ pub struct Buf {
 }
 
 impl Buf {
-    pub(super) fn new(device: &Device, width: usize, kind: BufKind, prefill_rows: usize) -> Result<Self> {
-        Self::with_rows(device, width, kind, rows_of_kind(kind, prefill_rows))
-    }
-
     pub(super) fn with_rows(device: &Device, width: usize, kind: BufKind, rows: usize) -> Result<Self> {
         let spare = rows * width * size_of_kind(kind);
         let memory = Arc::new(device.zeroed("working buffers", spare, Account::Work)?);
@@ -113,7 +109,7 @@ impl Buf {
     }
 }
 
-fn rows_of_kind(kind: BufKind, prefill_rows: usize) -> usize {
+pub(super) fn rows_of_kind(kind: BufKind, prefill_rows: usize) -> usize {
     match kind {
         BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
         BufKind::Logits => MAX_VERIFY_ROWS,

@@ -12,7 +12,7 @@ use super::{Cuda, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::engine::protocol::Dtype;
-use read::{bytes_of, fill_parts, fill_rows};
+use read::{fill_parts, fill_rows};
 
 const SLICE_BYTES: usize = 64 << 20;
 
@@ -173,20 +173,16 @@ impl Cuda {
         let all = run.iter().map(|view| view.data.len()).sum();
         let memory = self.device.alloc("weights", all, Account::Weights)?;
         let fill = move |at: usize, to: &mut [u8]| {
-            let (mut first, mut to) = (0, to);
+            let (mut skip, mut to, mut parts) = (at, to, Vec::new());
             for view in run {
-                let skip = (at.max(first) - first).min(view.data.len());
-                let (here, rest) = to.split_at_mut(if at < first + view.data.len() {
-                    to.len().min(view.data.len() - skip)
-                } else {
-                    0
-                });
-                if !here.is_empty() {
-                    bytes_of(view, skip, here)?;
+                let n = to.len().min(view.data.len().saturating_sub(skip));
+                let (here, rest) = std::mem::take(&mut to).split_at_mut(n);
+                if n > 0 {
+                    parts.push((view, skip, here));
                 }
-                (first, to) = (first + view.data.len(), rest);
+                (skip, to) = (skip.saturating_sub(view.data.len()), rest);
             }
-            Ok(())
+            fill_parts(parts.into_iter())
         };
         outgoing.push(Outgoing::new(Stretch::plain(memory.ptr(), all), 1, fill));
         Ok(memory)
@@ -339,15 +335,9 @@ impl Cuda {
         for block in 0..half / 8 {
             for (part, from) in [block, half / 8 + block].into_iter().enumerate() {
                 let (dst, src) = ((2 * block + part) * eight, from * eight);
+                let (dst, src) = (memory.ptr() + dst as u64, plain.ptr() + src as u64);
                 // SAFETY: both matrices have `2 · half` rows.
-                unsafe {
-                    self.device.driver().copy(
-                        memory.ptr() + dst as u64,
-                        plain.ptr() + src as u64,
-                        eight,
-                        Queue::Compute,
-                    )?
-                };
+                unsafe { self.device.driver().copy(dst, src, eight, Queue::Compute)? };
             }
         }
         drop(plain);

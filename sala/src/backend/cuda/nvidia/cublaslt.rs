@@ -43,11 +43,8 @@ impl Shape {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Plan {
-    Algorithm(sys::cublasLtMatmulAlgo_t),
-    Refused,
-}
+/// `None` where the shape is refused.
+type Plan = Option<sys::cublasLtMatmulAlgo_t>;
 
 pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
@@ -82,7 +79,7 @@ impl CublasLt {
     /// # Safety
     /// As for [`Driver::gemm`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<bool> {
-        let Plan::Algorithm(algorithm) = self.planned(device, Shape::of(gemm))? else { return Ok(false) };
+        let Some(algorithm) = self.planned(device, Shape::of(gemm))? else { return Ok(false) };
         let workspace = match self.workspace {
             Some(at) => at,
             None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
@@ -92,15 +89,9 @@ impl CublasLt {
         Ok(true)
     }
 
-    /// Chooses the algorithm of a shape in advance. Its first use reports any error again.
-    pub(super) fn prepare(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) {
-        if let Err(error) = self.planned(device, Shape { out, inner, to, fp8: false }) {
-            tracing::debug!("GEMM library: {error}");
-        }
-    }
-
-    pub(super) fn prove_fp8(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) -> Result<bool> {
-        Ok(matches!(self.planned(device, Shape { out, inner, to, fp8: true })?, Plan::Algorithm(_)))
+    /// Chooses the algorithm of a shape in advance; `false` where it is refused.
+    pub(super) fn prove(&mut self, device: &Nvidia, [out, inner]: [usize; 2], to: GemmOut, fp8: bool) -> Result<bool> {
+        Ok(self.planned(device, Shape { out, inner, to, fp8 })?.is_some())
     }
 
     fn planned(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
@@ -109,7 +100,7 @@ impl CublasLt {
         }
         let begun = Instant::now();
         let plan = self.plan(device, shape)?;
-        let (ms, refused) = (begun.elapsed().as_millis(), matches!(plan, Plan::Refused));
+        let (ms, refused) = (begun.elapsed().as_millis(), plan.is_none());
         let Shape { out, inner, fp8, .. } = shape;
         tracing::debug!(out, inner, fp8, ms, refused, "GEMM of the library");
         self.plans.insert(shape, plan);
@@ -117,14 +108,14 @@ impl CublasLt {
     }
 
     fn plan(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
-        let Some(room) = ProofRoom::of(shape) else { return Ok(Plan::Refused) };
+        let Some(room) = ProofRoom::of(shape) else { return Ok(None) };
         let scratch = device.alloc(room.bytes)?;
-        let chosen = self.prove(device, shape, &room, scratch);
+        let chosen = self.choose(device, shape, &room, scratch);
         device.free(scratch);
         chosen
     }
 
-    fn prove(&mut self, device: &Nvidia, shape: Shape, room: &ProofRoom, scratch: DevicePtr) -> Result<Plan> {
+    fn choose(&mut self, device: &Nvidia, shape: Shape, room: &ProofRoom, scratch: DevicePtr) -> Result<Plan> {
         let Shape { out, inner, to, fp8 } = shape;
         let at = |offset: usize| scratch + offset as u64;
         // Random weights suffice, and their first rows serve as activations: the order of an algorithm's sums does not
@@ -146,17 +137,17 @@ impl CublasLt {
             Err(error) if fp8 => {
                 // A library without support for such operands reports an error of its own.
                 tracing::debug!("GEMM library: {error}");
-                return Ok(Plan::Refused);
+                return Ok(None);
             }
             found => found?,
         };
         for algorithm in candidates {
             // SAFETY: scratch holds a workspace, two results of so many rows and a flag after the operands.
             if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, at(room.workspace)) }? {
-                return Ok(Plan::Algorithm(algorithm));
+                return Ok(Some(algorithm));
             }
         }
-        Ok(Plan::Refused)
+        Ok(None)
     }
 
     /// Compares all rows at once with the same rows in differently placed parts, one result after the other at
@@ -218,21 +209,13 @@ impl CublasLt {
         unsafe {
             use sys::cublasLtMatmulPreferenceAttributes_t as P;
             let bytes = WORKSPACE_BYTES;
-            result::set_matmul_pref_attribute(
-                preference,
-                P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const bytes).cast(),
-                size_of::<usize>(),
-            )
-            .and_then(|()| {
-                result::set_matmul_pref_attribute(
-                    preference,
-                    P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                    (&raw const no_split).cast(),
-                    4,
-                )
-            })
-            .map_err(say)?;
+            let (room, schemes) =
+                (P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+            let set = |which, value: *const c_void, size| {
+                result::set_matmul_pref_attribute(preference, which, value, size).map_err(say)
+            };
+            set(room, (&raw const bytes).cast(), size_of::<usize>())?;
+            set(schemes, (&raw const no_split).cast(), size_of::<u32>())?;
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = zeroed();
             let mut count = 0;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(

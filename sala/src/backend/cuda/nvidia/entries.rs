@@ -80,7 +80,7 @@ impl Driver for Nvidia {
 
     fn granularity(&self, home: Home) -> Option<usize> {
         match home {
-            Home::Device => self.granularity,
+            Home::Device => Some(self.granularity),
             Home::Host => self.reads_host.then_some(HOST_GRANULARITY),
         }
     }
@@ -243,8 +243,11 @@ impl Driver for Nvidia {
     fn prepare_gemm(&self, out: usize, inner: usize, to: GemmOut) {
         // A proof must not take memory where it is short.
         let room = self.free_bytes().is_ok_and(|free| free >= ROOM_FOR_PROOFS);
-        if let (Some((_, cublaslt)), true) = (self.library(), room) {
-            lock(cublaslt).prepare(self, out, inner, to);
+        if let (Some((_, cublaslt)), true) = (self.library(), room)
+            && let Err(error) = lock(cublaslt).prove(self, [out, inner], to, false)
+        {
+            // The first use reports it again.
+            tracing::debug!("GEMM library: {error}");
         }
     }
 
@@ -254,7 +257,7 @@ impl Driver for Nvidia {
             return Err(limits::no_fp8("needs cuBLASLt 12.9 or newer, which was not found"));
         };
         self.bind("prove GEMM")?;
-        if lock(cublaslt).prove_fp8(self, out, inner, to)? {
+        if lock(cublaslt).prove(self, [out, inner], to, true)? {
             return Ok(());
         }
         let what = format!("needs cuBLASLt 12.9 or newer: {library} has no product for {out} x {inner}");

@@ -19,13 +19,6 @@ use crate::engine::protocol::Precision;
 /// needs widened weights. A multiple of [`GEMM_ROWS`].
 const HOPPER_ROWS: usize = 1_024;
 
-/// How many of a pass's `rows` are among the first `own` of a segment, after `read` rows of it: a short prompt never
-/// waits for the library, because its start takes longer than all of the prompt's GEMMs. The program's own kernel only
-/// supports bf16.
-fn own_rows(own: usize, read: usize, rows: usize) -> usize {
-    own.saturating_sub(read).min(rows)
-}
-
 const ALIGNED: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -54,16 +47,10 @@ pub(in crate::backend::cuda) struct Input {
     x: DevicePtr,
     rows: usize,
     own: usize,
+    /// The rows after `own` in e4m3, if they are read in fp8.
     narrow: Option<Narrow>,
     /// Rows with finished products: none, or `own`.
-    made: usize,
-}
-
-struct InputParts {
-    own: usize,
-    plain: usize,
-    /// Destination of the rows after `own` in e4m3, if they are read in fp8.
-    narrow: Option<Narrow>,
+    pub(super) made: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -77,10 +64,6 @@ pub(in crate::backend::cuda) struct Output {
 impl Input {
     pub(super) fn narrow(rows: Narrow, count: usize) -> Input {
         Input { x: 0, rows: count, own: 0, narrow: Some(rows), made: 0 }
-    }
-
-    pub(super) fn made(&self) -> usize {
-        self.made
     }
 }
 
@@ -114,11 +97,12 @@ impl Cuda {
         Ok(())
     }
 
-    /// How many of a pass's `rows` with `w` the program's own kernel reads.
+    /// How many of a pass's `rows` with `w` the program's own kernel reads: a short prompt never waits for the library,
+    /// because its start takes longer than all of the prompt's GEMMs. That kernel only supports bf16.
     pub(super) fn own_rows(&self, w: &Matrix, rows: usize) -> usize {
         let in_fp8 = w.sections.iter().any(|section| section.precision == Precision::Fp8);
         let own = if !in_fp8 && launch::is_hopper(self.info()) { HOPPER_ROWS } else { fp8::PLAIN_ROWS };
-        own_rows(own, self.segment_read, rows)
+        fp8::among_first(own, self.segment_read, rows)
     }
 
     /// Products of the first rows of a segment with `columns` of `w` on Hopper, where packed weights need not be
@@ -170,11 +154,11 @@ impl Cuda {
 
     /// Dense bf16 rows `[rows, inner]` as input of GEMMs with the slices of `w`. Valid until the next call.
     pub(in crate::backend::cuda) fn plain_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
-        let InputParts { own, narrow, .. } = self.input_parts(w, None, rows)?;
-        if let Some(to) = narrow {
-            self.narrow(to, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
+        let (input, _) = self.input_of(w, None, rows)?;
+        if let Some(to) = input.narrow {
+            self.narrow(to, x + (input.own * w.inner * 2) as u64, rows - input.own, w.inner)?;
         }
-        Ok(Input { x, rows, own, narrow, made: 0 })
+        Ok(Input { x, ..input })
     }
 
     /// The same for f32 rows of `h`, normed and gated, for the sections in columns `only`, or for all; rows that only
@@ -188,7 +172,7 @@ impl Cuda {
         only: Option<&Range<usize>>,
         rows: usize,
     ) -> Result<Input> {
-        let InputParts { own, plain, narrow } = self.input_parts(w, only, rows)?;
+        let (input, plain) = self.input_of(w, only, rows)?;
         let x = self.input_room(w.inner)?;
         if plain > 0 {
             let (n, ldo, Way { norm, gate, ldg }) = (w.inner, h.width, way);
@@ -197,10 +181,10 @@ impl Cuda {
             // SAFETY: the callers have checked sizes; buffers outlive the queue's work.
             unsafe { gated.launch(self.device.driver())? };
         }
-        if let Some(to) = narrow {
-            self.narrow_gated(to, h, own..rows, way, eps, w.inner)?;
+        if let Some(to) = input.narrow {
+            self.narrow_gated(to, h, input.own..rows, way, eps, w.inner)?;
         }
-        Ok(Input { x, rows, own, narrow, made: 0 })
+        Ok(Input { x, ..input })
     }
 
     pub(super) fn narrow_gated(
@@ -220,7 +204,8 @@ impl Cuda {
         unsafe { narrow.launch(self.device.driver()) }
     }
 
-    fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
+    /// The input without its values, and how many rows are read in bf16.
+    fn input_of(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<(Input, usize)> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { self.own_rows(w, rows) };
         let sections = sections::within(&w.sections, only)?;
@@ -229,11 +214,11 @@ impl Cuda {
             return Err(shape("gemm", "a library for products in fp8", "none"));
         }
         if !reads(Precision::Fp8) || own == rows {
-            return Ok(InputParts { own, plain: rows, narrow: None });
+            return Ok((Input { x: 0, rows, own, narrow: None, made: 0 }, rows));
         }
         let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
         let plain = if reads(Precision::Bf16) { rows } else { own };
-        Ok(InputParts { own, plain, narrow: Some(at) })
+        Ok((Input { x: 0, rows, own, narrow: Some(at), made: 0 }, plain))
     }
 
     pub(super) fn keeps_narrow(&self, w: &Matrix) -> Result<bool> {
@@ -382,7 +367,7 @@ mod tests {
         let by_row = |cuts: &[usize]| {
             let (mut read, mut own) = (0, Vec::new());
             for rows in cuts {
-                let first = own_rows(fp8::PLAIN_ROWS, read, *rows);
+                let first = fp8::among_first(fp8::PLAIN_ROWS, read, *rows);
                 assert!(first == *rows || first.is_multiple_of(GEMM_ROWS));
                 own.extend((0..*rows).map(|r| r < first));
                 read += rows;

@@ -121,7 +121,7 @@ impl Lightning for Cuda {
     }
 
     fn fold(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
-        if self.step.pending() == 0 {
+        if self.step.place.pending == 0 {
             return Ok(());
         }
         self.step.flush()?;

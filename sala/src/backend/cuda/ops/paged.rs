@@ -14,7 +14,7 @@ impl Cuda {
         let Some(paged) = &mut cache.paged else { return Ok(()) };
         let made = self.pools.settle(&self.device, &spec, place, paged)?;
         // The next pass, which may be replayed, writes rows.
-        self.pools.writes();
+        self.pools.written = true;
         if self.pools.ready_lookup(&self.device, &spec)? || made {
             self.touch();
         }
@@ -78,7 +78,7 @@ impl Cuda {
 
     /// Attention of a prefill pass: the rows so far pass through the ring, part after part.
     pub(super) fn attend_staged(&mut self, attend: &launch::Attend, cache: &Cache, spec: &SparseSpec) -> Result<()> {
-        let position = self.step.position();
+        let position = self.step.place.position;
         let end = position + attend.rows;
         self.pools.before_copies(&self.device)?;
         let ring = self.pools.ring(&self.device, spec, self.prefill_rows)?;

@@ -27,9 +27,11 @@ pub(super) struct Way {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Hint {
-    Norm { weight: DevicePtr, n: usize },
-    Gate { norm: Option<(DevicePtr, usize)>, columns: Range<usize> },
+struct Hint {
+    kind: Kind,
+    norm: Option<(DevicePtr, usize)>,
+    /// Of the gate; empty where there is none.
+    columns: Range<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -63,12 +65,11 @@ impl Ready {
     }
 
     pub(super) fn hint(&mut self, op: NextOp<'_, Vector>) {
-        self.hint = Some(match op {
-            NextOp::Norm(norm) => Hint::Norm { weight: norm.memory.ptr(), n: norm.n },
-            NextOp::Gate { norm, columns } => {
-                Hint::Gate { norm: norm.map(|norm| (norm.memory.ptr(), norm.n)), columns }
-            }
-        });
+        let (kind, norm, columns) = match op {
+            NextOp::Norm(norm) => (Kind::Normed, Some(norm), 0..0),
+            NextOp::Gate { norm, columns } => (Kind::Gated, norm, columns),
+        };
+        self.hint = Some(Hint { kind, norm: norm.map(|norm| (norm.memory.ptr(), norm.n)), columns });
     }
 }
 
@@ -84,24 +85,17 @@ impl Cuda {
         let (hint, none) = (self.ready.hint.take(), Leave { next: NextRows::default(), way: NO_WAY });
         self.ready.made = None;
         let (Pass::Verify { rows }, Some(hint)) = (pass, hint) else { return Ok(none) };
-        let way = match (hint, kind) {
-            (Hint::Norm { weight, n: width }, Kind::Normed) if width == n => Way { norm: weight, ..NO_WAY },
-            (Hint::Gate { norm, columns }, Kind::Gated) if norm.is_none_or(|(_, width)| width == n) => {
-                let norm = norm.map_or(0, |(weight, _)| weight);
-                match x {
-                    _ if columns.is_empty() => Way { norm, ..NO_WAY },
-                    Some(x) if columns.len() == n && columns.end <= x.width => {
-                        Way { norm, gate: x.column(columns.start), ldg: x.width }
-                    }
-                    // The reader of the gate reports this error.
-                    Some(_) | None => return Ok(none),
-                }
+        let fits = hint.kind == kind && hint.norm.is_none_or(|(_, width)| width == n) && n.is_multiple_of(SUMMED);
+        let (norm, columns) = (hint.norm.map_or(0, |(weight, _)| weight), hint.columns);
+        let way = match x {
+            _ if !fits => return Ok(none),
+            _ if columns.is_empty() => Way { norm, ..NO_WAY },
+            Some(x) if columns.len() == n && columns.end <= x.width => {
+                Way { norm, gate: x.column(columns.start), ldg: x.width }
             }
-            _ => return Ok(none),
+            // The reader of the gate reports this error.
+            Some(_) | None => return Ok(none),
         };
-        if !n.is_multiple_of(SUMMED) {
-            return Ok(none);
-        }
         let next = self.place(kind, way, n)?;
         self.ready.made = Some(Made { of, way, n, rows });
         Ok(Leave { next, way })

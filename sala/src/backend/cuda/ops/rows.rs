@@ -99,7 +99,7 @@ impl Rows for Cuda {
                 let input = self.gated_input(h, normed_by(norm), eps, w, None, rows)?;
                 let output = Output { d: to, ldd: inter, to: GemmOut::Bf16, scale: 1.0 };
                 let input = self.own_rows_first(input, w, 0..w.out, HopperOut::Swiglu, output)?;
-                let made = input.made();
+                let made = input.made;
                 if made == rows {
                     return Ok(());
                 }

@@ -45,8 +45,8 @@ impl Cuda {
                 ScoreNorm::Level2 => 2,
                 ScoreNorm::Level1 => 1,
             },
-            window: plan.keys.window,
-            stride: plan.keys.stride,
+            window: plan.keys[0],
+            stride: plan.keys[1],
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             key_tile,
@@ -83,7 +83,7 @@ impl Cuda {
             Pass::Prefill { rows } => {
                 let [_, _, k1, k2] = only(caches)?.entry();
                 let blocks =
-                    (self.step.position() + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
+                    (self.step.place.position + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
                 let part = sel.score_rows(spec.kv_heads, blocks);
                 let d = self.device.driver();
                 for row0 in (0..rows).step_by(part) {
@@ -112,7 +112,7 @@ impl Cuda {
         if sel.hidden.is_empty() {
             return Ok(());
         }
-        let (kv, cap, position) = (spec.kv_heads, sel.plan.cap, self.step.position());
+        let (kv, cap, position) = (spec.kv_heads, sel.plan.cap, self.step.place.position);
         let mut counts = self.words(sel.count.ptr(), rows * kv)?;
         let mut lists = self.words(sel.lists.list.ptr(), rows * kv * cap)?;
         for (n, (list, count)) in lists.chunks_exact_mut(cap).zip(&mut counts).enumerate() {

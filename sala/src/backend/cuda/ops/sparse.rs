@@ -98,7 +98,7 @@ impl Sparse for Cuda {
                 let cache = only(caches)?;
                 let ([k, v, k1, k2], paged) = (cache.entry(), cache.paged.is_some());
                 let [row_tile, key_tile] = cache.tiles();
-                cache.forget(self.step.position())?;
+                cache.forget(self.step.place.position)?;
                 let step = self.step.ptr();
                 let append = launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, row_tile, key_tile, rows };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
@@ -197,7 +197,7 @@ impl Sparse for Cuda {
                 if paged > 0 {
                     return self.attend_staged(&operands, cache, spec);
                 }
-                let end = (self.step.position() + rows).div_ceil(BLOCK);
+                let end = (self.step.place.position + rows).div_ceil(BLOCK);
                 let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end))?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe { launch::AttendPrefill(launch::Attend { map, ..operands }).launch(d) }
@@ -260,7 +260,7 @@ impl Sparse for Cuda {
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
-        for buffer in sel.sums.both().iter().chain([&sel.mass]) {
+        for buffer in sel.sums.0.iter().chain([&sel.mass]) {
             // SAFETY: the buffer has this size.
             unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute)? };
         }
@@ -272,7 +272,7 @@ impl Sparse for Cuda {
     }
 
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
-        let blocks = self.step.position().div_ceil(BLOCK).min(sel.plan.score_blocks);
+        let blocks = self.step.place.position.div_ceil(BLOCK).min(sel.plan.score_blocks);
         let data = self.staging.fetch(sel.sum(of).ptr(), blocks * 16)?;
         let pairs = data.chunks_exact(16).map(bytemuck::pod_read_unaligned);
         Ok(pairs.map(|[chosen, forced]: [u64; 2]| BlockMass { chosen, forced }).collect())

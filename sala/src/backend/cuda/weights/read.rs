@@ -60,10 +60,6 @@ pub(super) fn fill_parts<'v, 'b>(parts: impl Iterator<Item = (&'v WeightView<'v>
     reads.into_iter().try_for_each(Read::run)
 }
 
-pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
-    fill_parts(std::iter::once((view, at, to)))
-}
-
 /// Neighbouring bytes of a file, and their destinations. A read avoids the page faults of a map, and its small reads
 /// from the disk.
 struct Read<'f, 'b> {
