@@ -85,8 +85,7 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes the open branch of a session with its state under `fingerprint` to one file. `watch` receives the bytes
-    /// written.
+    /// Writes the open branch of a session with its state under `fingerprint` to one file.
     pub fn export_bundle(
         &self,
         id: SessionId,
@@ -203,8 +202,7 @@ impl Store {
         let mut imported = Imported { messages, without_place, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        // State first, still without a name; then the text in one transaction and the names, which may fail, in
-        // another.
+        // State first, without a name; then the text in one transaction; then the names, which may fail.
         let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
         let recorded = match state {
             Ok((recorded, tokens)) => {

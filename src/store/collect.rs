@@ -39,8 +39,7 @@ pub struct Sizes {
 }
 
 impl Store {
-    /// Removes segments that no message and no document reaches, with their files, except those this process is about
-    /// to link.
+    /// Removes segments that no message, no document and no load in progress reaches, with their files.
     pub fn collect(&self) -> Result<Freed> {
         self.write_uses();
         let cutoff = if self.is_alone() { i64::MAX } else { now_ms() - LEFT_ALONE_MS };
@@ -226,14 +225,12 @@ fn links(db: &Connection) -> Result<HashMap<SessionId, Vec<SegmentId>>> {
     Ok(by_session)
 }
 
-/// Whether an item has been in the trash for that many days. A time in the future means a wrong clock; its
-/// distance counts.
+/// Of a time in the future, which means a wrong clock, the distance counts.
 fn is_old(at: i64, now: i64, days: u32) -> bool {
     now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()
 }
 
-/// Removes a session for good. Messages that other sessions show move to one of them; the prompts of the others leave
-/// the history.
+/// Messages that other sessions show move to one of them; the prompts of the others leave the history.
 fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
     // Everything at or above the places of other sessions, or above their own messages, stays.

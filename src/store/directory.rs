@@ -103,8 +103,7 @@ impl Layout {
         self.open_lock(PRESENT)
     }
 
-    /// A share in that lock if its file exists: while held, no database is exchanged for another. Waits for an
-    /// exchange in progress.
+    /// A share in that lock if it exists: while held, no database is exchanged. Waits for an exchange in progress.
     pub fn share_present(&self) -> Option<File> {
         let lock = open_plain(&self.lock_file(PRESENT), OFlags::RDONLY).ok()?;
         lock.lock_shared().is_ok().then_some(lock)
@@ -247,8 +246,7 @@ pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
     look.is_file && begin().is_ok_and(|bytes| bytes.iter().zip(0..).all(|(byte, i)| *byte == reserve_byte(i)))
 }
 
-/// Whether a folder is a data directory or can become one. For files written there before the store is open. Changes
-/// nothing.
+/// Whether a folder is a data directory or can become one: for files written there before the store is open.
 pub fn check_folder(root: &Path) -> Result<()> {
     survey(&Layout::of(root).map_err(StoreError::io("look at", root))?, &super::disk::RealDisk).map(drop)
 }

@@ -92,8 +92,7 @@ fn place(path: &Path) -> io::Result<(File, &OsStr)> {
     }
 }
 
-/// Opens a plain file by name inside its directory. Opening never waits (for the other end of a pipe) and never
-/// follows.
+/// Opens a plain file by name inside its directory. Never waits for the other end of a pipe, never follows a link.
 pub(super) fn open_plain(path: &Path, flags: OFlags) -> io::Result<File> {
     let (dir, name) = place(path)?;
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;

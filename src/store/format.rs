@@ -112,6 +112,18 @@ pub(super) struct Kind {
     pub shape: Vec<usize>,
 }
 
+/// By name. `skip`: the axes left out, 1 for rows.
+pub(super) fn kinds<'a>(tensors: impl Iterator<Item = (&'a String, Dtype, &'a Vec<usize>)>, skip: usize) -> Vec<Kind> {
+    let kind = |(name, dtype, shape): (&String, Dtype, &Vec<usize>)| Kind {
+        name: name.clone(),
+        dtype,
+        shape: shape.iter().skip(skip).copied().collect(),
+    };
+    let mut kinds: Vec<Kind> = tensors.map(kind).collect();
+    kinds.sort_by(|a, b| a.name.cmp(&b.name));
+    kinds
+}
+
 /// A file with a checked head.
 #[derive(Debug)]
 pub(super) struct OpenFile {
@@ -281,12 +293,7 @@ pub(super) fn open(
 
 impl OpenFile {
     pub(super) fn kinds(&self) -> Vec<Kind> {
-        let rows = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
-        let shape = |p: &TensorPlace| if self.rows > 0 { rows(&p.shape) } else { p.shape.clone() };
-        let kind = |p: &TensorPlace| Kind { name: p.name.clone(), dtype: p.dtype, shape: shape(p) };
-        let mut kinds: Vec<Kind> = self.tensors.iter().map(kind).collect();
-        kinds.sort_by(|a, b| a.name.cmp(&b.name));
-        kinds
+        kinds(self.tensors.iter().map(|t| (&t.name, t.dtype, &t.shape)), usize::from(self.rows > 0))
     }
 
     pub(super) fn place(&self, name: &str) -> Option<&TensorPlace> {

@@ -279,13 +279,9 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     }
     let mut keep = HashSet::new();
     for tip in tree.values().filter(|l| !children.contains_key(&l.id)) {
-        let mut path = Vec::new();
-        let mut next = Some(tip.id);
         // A path through all segments is the longest possible; in a damaged database it may be a ring.
-        while let Some(l) = next.and_then(|id| tree.get(&id)).filter(|_| path.len() <= tree.len()) {
-            path.push(l);
-            next = l.parent;
-        }
+        let up = std::iter::successors(Some(tip), |l| tree.get(&l.parent?)).take(tree.len());
+        let mut path: Vec<&Light> = up.collect();
         path.reverse();
         let turns = path.iter().filter(|l| l.kind == SegmentKind::Turn).count() as u64;
         let mut turn = 0u64;

@@ -32,8 +32,7 @@ pub struct SessionLock {
 
 impl Drop for SessionLock {
     fn drop(&mut self) {
-        // Empty content: the owner released it in order. The file stays; removing it would race with others opening
-        // it.
+        // Empty content: the owner released it in order. The file stays, because others may be opening it.
         let _ = self.file.set_len(0);
         let _ = File::unlock(&self.file);
     }

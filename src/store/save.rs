@@ -48,22 +48,20 @@ impl Store {
     /// Writes the state of recorded segments and names it in one transaction. On error none of it is kept.
     pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let _writing = self.announce_writing();
-        self.write_and_name(images, true)
+        match self.write_and_name(images) {
+            // Another process may have used the place of one file; those that it has named since stay.
+            Err(StoreError::StateLost { .. }) => self.write_and_name(images),
+            result => result,
+        }
     }
 
-    fn write_and_name(&self, images: &[(SegmentId, StateImage)], again: bool) -> Result<()> {
+    fn write_and_name(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let mut written = Vec::new();
-        let wrote = self.write_images(images, &mut written);
-        let is_written = wrote.is_ok();
-        let result = wrote.and_then(|()| self.name_files(&written));
+        let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
         if result.is_err() {
             self.forget_files(&written);
         }
-        match result {
-            // Another process used the place of one file; retry once, for the others. Files it has named since stay.
-            Err(StoreError::StateLost { .. }) if is_written && again => self.write_and_name(images, false),
-            result => result,
-        }
+        result
     }
 
     fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {

@@ -229,46 +229,46 @@ pub(super) fn check_header(path: &Path, head: &[u8], bytes: u64, marked: bool) -
 /// Opens and migrates a database. Returns its version if that is a newer one; then nothing is changed.
 pub(super) fn open_writable(path: &Path) -> Result<(Connection, Option<i32>)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
-    let found = prepare(&mut db, path)?;
-    Ok((db, found))
+    let open = || -> Result<(Connection, Option<i32>), rusqlite::Error> {
+        let mut db = Connection::open_with_flags(path, flags)?;
+        let newer = prepare(&mut db)?;
+        Ok((db, newer))
+    };
+    open().map_err(|e| named(path, e))
 }
 
-fn prepare(db: &mut Connection, path: &Path) -> Result<Option<i32>> {
-    let run = |db: &mut Connection| -> Result<Option<i32>, rusqlite::Error> {
-        db.busy_timeout(BUSY)?;
-        db.pragma_update(None, "journal_mode", "WAL")?;
-        db.pragma_update(None, "synchronous", "FULL")?;
-        db.pragma_update(None, "foreign_keys", true)?;
-        // Deleted texts must not remain in the file; `collect.rs` removes the rest.
-        db.pragma_update(None, "secure_delete", true)?;
-        // Temporary copies hold texts, too.
-        db.pragma_update(None, "temp_store", "MEMORY")?;
-        db.set_prepared_statement_cache_capacity(64);
-        // The usual case takes no lock: a program that reads does not wait for one that writes.
-        if is_current(db)? {
-            return Ok(None);
-        }
-        let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
-        let (application, version) = identity(&tx)?;
-        match (application, version, tables) {
-            (0, 0, 0) => tx.execute_batch(TABLES)?,
-            (APPLICATION_ID, 1 | VERSION, _) => {}
-            (APPLICATION_ID, newer, _) if newer > VERSION => return Ok(Some(newer)),
-            _ => return Err(foreign()),
-        }
-        if version < VERSION {
-            tx.execute_batch(SECOND)?;
-            super::seal::seal_everything(&tx)?;
-        }
-        tx.execute_batch(LATER)?;
-        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-        tx.pragma_update(None, "user_version", VERSION)?;
-        tx.commit()?;
-        Ok(None)
-    };
-    run(db).map_err(|e| named(path, e))
+fn prepare(db: &mut Connection) -> Result<Option<i32>, rusqlite::Error> {
+    db.busy_timeout(BUSY)?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
+    db.pragma_update(None, "synchronous", "FULL")?;
+    db.pragma_update(None, "foreign_keys", true)?;
+    // Deleted texts must not remain in the file; `collect.rs` removes the rest.
+    db.pragma_update(None, "secure_delete", true)?;
+    // Temporary copies hold texts, too.
+    db.pragma_update(None, "temp_store", "MEMORY")?;
+    db.set_prepared_statement_cache_capacity(64);
+    // The usual case takes no lock: a program that reads does not wait for one that writes.
+    if is_current(db)? {
+        return Ok(None);
+    }
+    let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
+    let (application, version) = identity(&tx)?;
+    match (application, version, tables) {
+        (0, 0, 0) => tx.execute_batch(TABLES)?,
+        (APPLICATION_ID, 1 | VERSION, _) => {}
+        (APPLICATION_ID, newer, _) if newer > VERSION => return Ok(Some(newer)),
+        _ => return Err(foreign()),
+    }
+    if version < VERSION {
+        tx.execute_batch(SECOND)?;
+        super::seal::seal_everything(&tx)?;
+    }
+    tx.execute_batch(LATER)?;
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", VERSION)?;
+    tx.commit()?;
+    Ok(None)
 }
 
 /// The program of the database, and its version.

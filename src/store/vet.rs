@@ -4,7 +4,7 @@
 //! The engine checks the shapes against the model when it takes the state ([`crate::engine::protocol`]): the store
 //! knows no model.
 
-use super::format::Kind;
+use super::format::{Kind, kinds};
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Vetted {
             }
         }
         numbers(tensors)?;
-        let kinds = kinds(tensors, 1);
+        let kinds = kinds(tensors.iter().map(|t| (&t.name, t.dtype, &t.shape)), 1);
         for k in kinds.iter().filter(|k| k.name.starts_with("k.")) {
             let v = k.name.replacen('k', "v", 1);
             if !kinds.iter().any(|o| o.name == v && (o.dtype, &o.shape) == (k.dtype, &k.shape)) {
@@ -56,9 +56,9 @@ impl Vetted {
         }
         numbers(tensors)?;
         // Draft heads differ between machines, and a draft head can start without its window: compare the state only.
-        let states = tensors.iter().filter(|t| t.name.starts_with("state.")).cloned().collect::<Vec<_>>();
+        let states = tensors.iter().filter(|t| t.name.starts_with("state."));
         self.end.retain(|k| k.name.starts_with("state."));
-        compare(&mut self.end, kinds(&states, 0))
+        compare(&mut self.end, kinds(states.map(|t| (&t.name, t.dtype, &t.shape)), 0))
     }
 }
 
@@ -66,14 +66,6 @@ impl Vetted {
 fn part<'a>(name: &'a str, parts: &[&str]) -> Option<&'a str> {
     let (part, layer) = name.split_once('.')?;
     (parts.contains(&part) && layer.len() < 5 && layer.bytes().all(|b| b.is_ascii_digit())).then_some(part)
-}
-
-fn kinds(tensors: &[ImageTensor], skip: usize) -> Vec<Kind> {
-    let shape = |t: &ImageTensor| t.shape.get(skip..).unwrap_or_default().to_vec();
-    let kind = |t: &ImageTensor| Kind { name: t.name.clone(), dtype: t.dtype, shape: shape(t) };
-    let mut kinds: Vec<Kind> = tensors.iter().map(kind).collect();
-    kinds.sort_by(|a, b| a.name.cmp(&b.name));
-    kinds
 }
 
 fn compare(known: &mut Vec<Kind>, found: Vec<Kind>) -> Result<(), String> {

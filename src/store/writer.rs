@@ -159,8 +159,7 @@ struct Work {
 }
 
 impl Writer {
-    /// Starts the threads `store-writer` and `store-states`. The receiver of `events` should be unbounded or be read
-    /// all the time.
+    /// Starts both threads. The receiver of `events` should be unbounded or be read all the time.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared {
             store,

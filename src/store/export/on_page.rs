@@ -95,8 +95,9 @@ fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // An underlined heading may begin with `#` signs that were escaped before.
-    let title = words.trim_start_matches('#').trim();
+    // An underlined heading may begin with `#` signs that were escaped before; some parsers keep those of the end after a
+    // tab.
+    let title = words.trim_matches('#').trim();
     match level {
         HeadingLevel::H1 => title.starts_with("Branch after #"),
         HeadingLevel::H2 => {
@@ -160,6 +161,7 @@ mod tests {
             ("System\n-", "System\n\\-"),
             ("Branch after #2\n===", "Branch after #2\n\\==="),
             ("## **You**", "\\## **You**"),
+            ("##\tYou\t#", "\\##\tYou\t#"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
             ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
             // A line across the page follows it.

@@ -36,51 +36,37 @@ impl<'a> Looked<'a> {
     }
 
     fn markdown(&self) -> String {
-        let mut out = String::new();
-        if !self.passages.is_empty() {
-            out.push_str("\n**Looked at**\n\n");
-        }
-        for (k, (place, lines)) in (1..).zip(&self.passages) {
-            out.push_str(&format!("{k}. {place}\n"));
+        let passage = |(k, (place, lines)): (usize, &(String, Vec<(u64, &str)>))| {
             if lines.is_empty() {
-                continue;
+                return format!("{k}. {place}\n");
             }
             // Indented as far as the text after the number.
             let (indent, text) = (" ".repeat(format!("{k}. ").len()), numbered(lines));
             let fence = fence(&text);
-            out.push_str(&format!("\n{indent}{fence}text\n"));
-            text.lines().for_each(|line| out.push_str(&format!("{indent}{line}\n")));
-            out.push_str(&format!("{indent}{fence}\n\n"));
-        }
-        if !self.sentences.is_empty() {
-            out.push_str("\n**Looked at, by sentence**\n\n");
-        }
-        for (words, places) in &self.sentences {
-            out.push_str(&format!("- {words} *{places}*\n"));
-        }
-        if !self.quotes.is_empty() {
-            out.push_str("\n**Quotes**\n\n");
-        }
-        for (k, (words, place)) in (1..).zip(&self.quotes) {
-            out.push_str(&format!("{k}. {words} *{place}*\n"));
-        }
-        out
+            let lines: String = text.lines().map(|line| format!("{indent}{line}\n")).collect();
+            format!("{k}. {place}\n\n{indent}{fence}text\n{lines}{indent}{fence}\n\n")
+        };
+        let passages = (1..).zip(&self.passages).map(passage).collect();
+        let sentences = self.sentences.iter().map(|(words, places)| format!("- {words} *{places}*\n")).collect();
+        let quotes = (1..).zip(&self.quotes).map(|(k, (words, place))| format!("{k}. {words} *{place}*\n")).collect();
+        sections([passages, sentences, quotes], |title| format!("\n**{title}**\n\n"))
     }
 
     fn plain(&self) -> String {
-        let mut out = String::new();
-        for (k, (place, lines)) in (1..).zip(&self.passages) {
-            out.push_str(&format!("{}[{k}] {place}\n{}", if k == 1 { "Looked at:\n" } else { "" }, numbered(lines)));
-        }
-        for (n, (words, places)) in self.sentences.iter().enumerate() {
-            let heading = if n == 0 { "Looked at, by sentence:\n" } else { "" };
-            out.push_str(&format!("{heading}- {words}\n    {places}\n"));
-        }
-        for (k, (words, place)) in (1..).zip(&self.quotes) {
-            out.push_str(&format!("{}[{k}] {place}\n    {words}\n", if k == 1 { "Quotes:\n" } else { "" }));
-        }
-        out
+        let passages = (1..).zip(&self.passages);
+        let passages = passages.map(|(k, (place, lines))| format!("[{k}] {place}\n{}", numbered(lines))).collect();
+        let sentences = self.sentences.iter().map(|(words, places)| format!("- {words}\n    {places}\n")).collect();
+        let quotes =
+            (1..).zip(&self.quotes).map(|(k, (words, place))| format!("[{k}] {place}\n    {words}\n")).collect();
+        sections([passages, sentences, quotes], |title| format!("{title}:\n"))
     }
+}
+
+/// The texts under their titles; an empty one has none.
+fn sections(texts: [String; 3], heading: impl Fn(&str) -> String) -> String {
+    let titles = ["Looked at", "Looked at, by sentence", "Quotes"];
+    let some = titles.into_iter().zip(texts).filter(|(_, text)| !text.is_empty());
+    some.map(|(title, text)| heading(title) + &text).collect()
 }
 
 fn numbered(lines: &[(u64, &str)]) -> String {

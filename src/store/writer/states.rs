@@ -154,8 +154,7 @@ impl States {
         let _ = self.shared.store.keep_budget(&self.current);
     }
 
-    /// Once per run, removes sessions after their days in the trash. With a doubtful database they stay, and `prune`
-    /// reports why.
+    /// Once per run, after their days in the trash. With a doubtful database they stay, and `prune` reports why.
     fn empty_trash(&mut self) {
         if std::mem::replace(&mut self.trash_seen, true)
             || self.shared.store.old_in_trash(None).is_ok_and(|old| old.is_empty())
