@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbound
 
 use super::place::{Found, Link};
 use super::wire::{self, Order};
+use crate::client::about;
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
@@ -96,16 +97,6 @@ struct Connection {
     used: BTreeSet<SequenceId>,
     lost: BTreeMap<SequenceId, EngineFault>,
     heard: Instant,
-}
-
-fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
-    match command {
-        Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),
-        Command::Run(job) => (Some(job.sequence), Some(job.id), Some(job.sequence)),
-        Command::Fork { id, from, to } => (Some(*to), Some(*id), Some(*from)),
-        Command::Release { sequence } | Command::MayEvict { sequence } => (Some(*sequence), None, None),
-        Command::Park | Command::Unpark | Command::Shutdown => (None, None, None),
-    }
 }
 
 impl Connection {

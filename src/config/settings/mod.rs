@@ -8,7 +8,6 @@
 
 mod file;
 pub mod layers;
-pub mod meant;
 pub mod page;
 pub mod preset;
 pub mod row;
@@ -17,7 +16,7 @@ pub mod table;
 mod value;
 mod words;
 
-pub use file::edit;
+pub use file::{edit, no_setting};
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
 pub use session::Settings;

@@ -5,10 +5,9 @@ use super::super::args::Args;
 use super::super::words::PresetAction;
 use super::super::{Command, Local, Outcome, Request};
 use super::{command, local, runtime};
-use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
-use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
+use crate::config::settings::{Field, Kind, ThinkMode, no_setting, session, table as settings};
 use crate::core::sanitize::command_word;
 use crate::engine::protocol::SpecMode;
 
