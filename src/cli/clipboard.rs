@@ -1,8 +1,5 @@
-//! Copying out: the desktop's clipboard through its own tool where there is one, else the terminal's (OSC 52, also
-//! through tmux), and always a file, because no terminal confirms it.
-//!
-//! The tools (`wl-copy`, `xclip`, `xsel`, `pbcopy`) go on serving the text when this program has ended, which a
-//! clipboard held by the program itself would not.
+//! Copying: to the desktop's clipboard through its tool, which goes on serving the text after this program ends; else
+//! to the terminal's (OSC 52, also through tmux). Always into a file too, because no terminal confirms a copy.
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};

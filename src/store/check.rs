@@ -19,7 +19,7 @@ use super::segment::{SegmentId, SegmentKind};
 use super::watch::Watch;
 use crate::core::transcript::SessionId;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
     pub sessions: u64,
     /// Without placeholders for unreadable messages.

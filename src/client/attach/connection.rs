@@ -1,9 +1,7 @@
-//! The terminal's side: a thread that serves as the runtime's engine and forwards all commands to the server's.
-//!
-//! When the server ends, pending commands fail with one line, and all states are lost: a command that rests on a lost
-//! state fails until the state is rebuilt. The next command looks for a server again, and loads the model in this
-//! process if there is none. Commands wait until the model is loaded. If it then has another fingerprint, they fail,
-//! so that the runtime plans anew.
+//! The terminal's side: a thread that serves as the runtime's engine and forwards commands to the server's. When the
+//! server ends, pending commands fail with one line and all states are lost; the next command looks for a server again,
+//! else loads the model here. Commands wait for the model; if its fingerprint changed, they fail, so that the runtime
+//! plans anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -50,13 +48,8 @@ pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
 }
 
 enum Side {
-    Server {
-        to: UnixStream,
-        from: Receiver<EngineEvent>,
-        host: String,
-    },
+    Server { to: UnixStream, from: Receiver<EngineEvent>, host: String },
     Here(Engine),
-    /// No engine until the next command.
     Away,
 }
 
@@ -261,7 +254,6 @@ impl Connection {
                 let _ = to.shutdown(Shutdown::Both);
                 host
             }
-            // Its last event was the reason.
             Side::Here(_) => return self.fatal("The engine has stopped. Text is safe; sala-chat -c continues."),
             Side::Away => return,
         };

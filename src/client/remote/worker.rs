@@ -1,8 +1,6 @@
-//! The engine thread of a remote engine: it executes [`Command`]s as any engine does.
-//!
-//! The state of a sequence is its token list. Commands to one sequence run in order, jobs of different sequences in
-//! parallel as far as the server allows. A stop drops the request; the state then holds the part received so far. A
-//! server that is down at program start is no failure: each question tries again.
+//! The engine thread of a remote engine. The state of a sequence is its token list. Commands to one sequence run in
+//! order, jobs of different sequences in parallel. A stop drops the request and keeps the text received so far. A
+//! server that is down at the start is no failure: each question tries again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;

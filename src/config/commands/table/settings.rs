@@ -100,7 +100,6 @@ fn set_example(a: &Args<'_>) -> Option<String> {
     })
 }
 
-/// Changes one setting, in the session or on the screen.
 fn change(key: &str, value: &str) -> Result<Outcome, String> {
     let (row, value) = session::parse(key, value)?;
     let shown = row.kind.show(&value);
