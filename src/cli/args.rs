@@ -1,7 +1,5 @@
-//! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
-//!
-//! Here: options of a chat and of all commands, and the task that they make. Subcommands are in `commands`, those of the laboratory in
-//! `lab`, options made of the table of settings in `options`.
+//! The command line: its options, and the tasks that it can mean. Nothing here acts. Subcommands are in `commands`,
+//! those of the laboratory in `lab`, options made from the table of settings in `options`.
 
 mod commands;
 mod lab;

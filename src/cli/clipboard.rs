@@ -1,8 +1,5 @@
-//! Copying out: the desktop's clipboard through its own tool where there is one, else the terminal's (OSC 52, also
-//! through tmux), and always a file, because no terminal confirms it.
-//!
-//! The tools (`wl-copy`, `xclip`, `xsel`, `pbcopy`) go on serving the text when this program has ended, which a
-//! clipboard held by the program itself would not.
+//! Copying: to the desktop's clipboard through its tool, which goes on serving the text after this program ends; else
+//! to the terminal's (OSC 52, also through tmux). Always into a file too, because no terminal confirms a copy.
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};
@@ -102,19 +99,15 @@ pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String
         Some(Ok(p)) => format!("; also in {}", p.display()),
         Some(Err(_)) | None => String::new(),
     };
-    let native = match place.method {
-        ClipboardMethod::Auto => place.tools.iter().find(|tool| by_tool(tool, text)),
-        ClipboardMethod::Osc52 | ClipboardMethod::File => None,
-    };
-    if let Some(tool) = native.and_then(|t| t.first()) {
+    let tools = if place.method == ClipboardMethod::Auto { place.tools } else { &[] };
+    if let Some(tool) = tools.iter().find(|tool| by_tool(tool, text)).and_then(|tool| tool.first()) {
         return Ok(format!("Copied {count} characters ({tool}){path}"));
     }
-    let sequence = match place.method {
-        ClipboardMethod::Auto | ClipboardMethod::Osc52 => osc52(text, place.tmux),
-        ClipboardMethod::File => String::new(),
-    };
-    let too_long = sequence.len() > OSC52_LIMIT;
-    if !sequence.is_empty() && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok() {
+    let sequence = (place.method != ClipboardMethod::File).then(|| osc52(text, place.tmux));
+    let too_long = sequence.as_ref().is_some_and(|sequence| sequence.len() > OSC52_LIMIT);
+    if let Some(sequence) = sequence.filter(|_| !too_long)
+        && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok()
+    {
         return Ok(format!(
             "Copied {count} characters through the terminal (OSC 52); not every terminal takes them{path}"
         ));

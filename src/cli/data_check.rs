@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::about::without_home;
 use super::{Context, Exit, Failure, open};
@@ -11,8 +12,12 @@ use crate::core::counted;
 use crate::core::sanitize::sanitize_line;
 use crate::store::{Checked, RealDisk, Rescued, Store, StoreError};
 
+#[derive(Serialize)]
 struct Report {
+    ok: bool,
+    #[serde(skip)]
     root: String,
+    #[serde(flatten)]
     checked: Checked,
     notes: Vec<String>,
 }
@@ -27,11 +32,11 @@ pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
             Report::new(&folder, checked, &[])
         })
     });
-    let whole = report.is_whole() && requests.as_ref().is_none_or(Report::is_whole);
+    let whole = report.ok && requests.as_ref().is_none_or(|requests| requests.ok);
     let json = || {
-        let mut all = report.facts();
+        let mut all = json!(report);
         all["ok"] = whole.into();
-        all["requests"] = requests.as_ref().map(Report::facts).into();
+        all["requests"] = json!(requests);
         all
     };
     let text = || [&report].into_iter().chain(&requests).flat_map(Report::lines).collect::<Vec<_>>().join("\n");
@@ -59,19 +64,12 @@ impl Report {
         let short = |lines: &[String]| lines.iter().map(|line| without_home(line)).collect();
         let (repaired, damaged) = (short(&checked.repaired), short(&checked.damaged));
         let checked = Checked { repaired, damaged, ..checked };
-        Report { root: without_home(&root.to_string_lossy()), checked, notes: short(notes) }
-    }
-
-    fn is_whole(&self) -> bool {
-        self.checked.damaged.is_empty()
-    }
-
-    fn facts(&self) -> Value {
-        let Checked { sessions, messages, states, repaired, damaged } = &self.checked;
-        json!({
-            "ok": self.is_whole(), "sessions": sessions, "messages": messages, "states": states, "repaired": repaired,
-            "damaged": damaged, "notes": self.notes
-        })
+        Report {
+            ok: checked.damaged.is_empty(),
+            root: without_home(&root.to_string_lossy()),
+            checked,
+            notes: short(notes),
+        }
     }
 
     fn lines(&self) -> Vec<String> {

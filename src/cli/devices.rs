@@ -1,8 +1,6 @@
-//! Which device and model a measuring command runs on, from the command line and settings.
-//!
-//! `auto` takes the GPU where there is a usable one, and otherwise the CPU with the reason as a note; asking for `cuda` and
-//! not getting it is an error (exit code 4). Tests have one more (feature `emulated`): the GPU backend
-//! on an emulated device.
+//! The device and the model that the command line and the settings choose. `auto` takes a usable GPU, else the CPU with
+//! the reason as a note; `cuda` without a GPU is an error (exit code 4). Tests can emulate the GPU (feature
+//! `emulated`).
 
 use std::path::PathBuf;
 

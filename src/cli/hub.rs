@@ -1,8 +1,6 @@
-//! Models from the Hugging Face hub, in the cache folder that other hub tools use too.
-//!
-//! `hf-hub` knows addresses, token file and cache layout. Bytes are read here because its own download has no time
-//! limit, appends whatever a server sends, and uses the server's words as file names.
-//! A file grows in a `.sala-part` file, so an interrupted download continues; its hash is checked before it gets its name.
+//! Models from the Hugging Face hub, in the cache folder that other hub tools use too. `hf-hub` knows addresses and
+//! cache layout; its own download has no time limits and uses the server's words as file names, so bytes are read here.
+//! A file grows as `.sala-part`, so an interrupted download continues; it gets its name after its hash is checked.
 
 mod check;
 mod client;

@@ -24,15 +24,19 @@ const INPUT: &str = "standard input";
 type Source = (PathBuf, Option<(Scratch, String)>);
 
 fn source(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
-    let is_input = file.to_str().is_some_and(means_stdin);
-    let path = if is_input { Path::new("/dev/stdin") } else { file };
-    // A pipe can be a file of its own: a shell's `<(COMMAND)` is one.
-    if is_input && !path.is_file() || path.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
-        let name = if is_input { INPUT.to_owned() } else { file.display().to_string() };
-        let pipe = open_at_once(path).map_err(|e| unread(&name, &e))?;
+    if file.to_str().is_some_and(means_stdin) {
+        return match Path::new("/dev/stdin").canonicalize().ok().filter(|path| path.is_file()) {
+            Some(path) => Ok((path, None)),
+            None => piped(rustix::stdio::stdin(), INPUT.to_owned(), stop),
+        };
+    }
+    // As a shell's `<(COMMAND)` is one.
+    if file.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
+        let name = file.display().to_string();
+        let pipe = open_at_once(file).map_err(|e| unread(&name, &e))?;
         return piped(pipe.as_fd(), name, stop);
     }
-    Ok((path.to_owned(), None))
+    Ok((file.to_owned(), None))
 }
 
 fn piped(from: BorrowedFd<'_>, name: String, stop: &Cancel) -> Result<Source, Failure> {

@@ -1,7 +1,5 @@
-//! Keys from the terminal, on their own thread, as plain events.
-//!
-//! The thread sleeps in the terminal's read. To give the terminal to an editor it must let go: it is woken by a
-//! SIGWINCH to ourselves (which reads as a resize), parks until it is released.
+//! Keys from the terminal, on a thread of their own, as plain events. The thread sleeps in the terminal's read; to lend
+//! the terminal to an editor, a SIGWINCH wakes it (read as a resize), and it parks until it is released.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -226,21 +224,18 @@ fn key(code: Code, modifiers: KeyModifiers) -> Option<Key> {
 /// Text and Enter that were typed during the terminal queries. No parser runs yet, so longer sequences are dropped.
 pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
     let text = String::from_utf8_lossy(bytes);
-    let plain = text.split('\x1b').next().unwrap_or("");
-    let burst: Vec<char> = plain.chars().map(|c| if c == '\n' { '\r' } else { c }).collect();
+    let plain = text.split('\x1b').next().unwrap_or("").replace('\n', "\r");
+    let burst: Vec<char> = plain.chars().collect();
     if let Some(text) = pasted(&burst).filter(|text| !text.contains(['\x03', '\x7f'])) {
         return vec![Event::Paste(text)];
     }
-    plain
-        .chars()
-        .filter_map(|c| match c {
-            '\r' | '\n' => Some(Event::Key(Key::plain(Code::Enter))),
-            '\x03' => Some(Event::Key(Key::ctrl('c'))),
-            '\x7f' => Some(Event::Key(Key::plain(Code::Backspace))),
-            c if !c.is_control() => Some(Event::Key(Key::plain(Code::Char(c)))),
-            _ => None,
-        })
-        .collect()
+    let keys = burst.into_iter().filter_map(|c| match c {
+        '\r' => Some(Key::plain(Code::Enter)),
+        '\x03' => Some(Key::ctrl('c')),
+        '\x7f' => Some(Key::plain(Code::Backspace)),
+        c => (!c.is_control()).then(|| Key::plain(Code::Char(c))),
+    });
+    keys.map(Event::Key).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! The program around the chat: command line, folders, settings, log, dispatch, exit codes.
-//!
-//! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
-//! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
+//! The program around the chat: command line, folders, log, dispatch, exit codes. [`main`] is all that `main.rs` calls.
+//! Handlers take a [`Context`] and return an exit code. Standard output carries answers only; progress and notes go to
+//! standard error.
 
 mod about;
 mod announce;

@@ -1,7 +1,5 @@
-//! `sala-chat -p`: one answer on standard output, then the end. A runtime without an interface: its notices become text,
-//! one JSON object, or JSON lines. Progress and notes go to standard error, and only to a terminal.
-//!
-//! What is known of the answers is in `facts`, how it is written in `printer`.
+//! `sala-chat -p`: one answer on standard output as text, one JSON object or JSON lines, from a runtime without an
+//! interface. `facts` collects the answers, `printer` writes them.
 
 mod facts;
 mod printer;

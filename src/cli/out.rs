@@ -1,9 +1,6 @@
-//! Standard output and standard error: the only place that has them.
-//!
-//! Everything written here is [`Clean`], so text from a model, a document, a file name, a session or an error can be
-//! printed from anywhere without a thought. `tests/house/outputs.rs` fails when another module gets hold of one of the two.
-//! The exceptions have names: [`data`] and [`json`] for what a script reads back byte for byte, [`screen`] for the full screen,
-//! where each cell is cleaned as it is painted.
+//! The only place with standard output and standard error; `tests/house/outputs.rs` checks that. Everything written is
+//! [`Clean`]. The exceptions have names: [`data`] and [`json`] for scripts that read bytes back, [`screen`] for the
+//! full screen, whose cells are cleaned as they are painted.
 
 use std::io::{self, IsTerminal, Write};
 

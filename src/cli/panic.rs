@@ -1,7 +1,5 @@
-//! When something panics: restore the terminal once, leave a report, say how to go on.
-//!
-//! Worker threads of the chat catch their own panics and report them as events; for those only the report is written,
-//! the terminal stays as it is.
+//! A panic restores the terminal, leaves a report and says how to go on. Worker threads of the chat report their panics
+//! as events; for those only the report is written.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,9 +1,8 @@
-//! Line mode (`--plain`, `TERM=dumb`, screen readers): a prompt, answers appended sentence by sentence, nothing is ever
-//! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
+//! Line mode (`--plain`, `TERM=dumb`, screen readers, pipes): the requests, notices and commands of the full screen,
+//! with answers appended sentence by sentence and no escape sequences.
 //!
-//! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, mentions of a question are in `asking`, notices of the runtime in `notices`; `feed` has the
-//! terminal. Lines can also be those of a pipe: then there is no prompt, and the program ends when the last line has been answered.
+//! [`Plain`] is pure: lines and notices in, lines and requests out. `asking` reads a question's mentions, `notices`
+//! renders the runtime's notices, `feed` has the terminal. A pipe gets no prompt; its end ends the program.
 
 mod asking;
 mod feed;

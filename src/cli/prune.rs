@@ -34,12 +34,6 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     }
     let weights = remove_kept(&context.dirs.kept_weights())?;
     total.add(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
-    let json = || {
-        json!({
-            "files": total.files, "bytes": total.bytes, "segments": total.segments, "sessions": total.sessions,
-            "messages": total.messages
-        })
-    };
     let text = || {
         let files = (total.files > 0 || total.bytes > 0)
             .then(|| format!("{} freed in {}", bytes(total.bytes), counted(total.files, "file")));
@@ -48,7 +42,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         let done: Vec<String> = files.into_iter().chain(sessions).collect();
         if done.is_empty() { "Nothing to remove.".to_owned() } else { format!("{}.", done.join("; ")) }
     };
-    context.result(json, text)
+    context.result(|| json!(total), text)
 }
 
 /// How long a session of the trash stays with these options; `None` for as long as it is configured.

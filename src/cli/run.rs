@@ -1,8 +1,6 @@
-//! The event loop of the full-screen interface: waits on everything at once, draws when something changed.
-//!
-//! Sources: keys (own thread), runtime, signals, finished small jobs (paths, code colours). It blocks until one of them
-//! sends an event or a scheduled time is reached; an idle program uses no time. At most one frame per 16 ms, per
-//! 33 ms while only text arrives. Every way out leaves the terminal as it was.
+//! The event loop of the full-screen interface. It blocks until a key, a notice, a signal or a finished job arrives or
+//! a scheduled time is reached, and draws at most one frame per 16 ms, per 33 ms while only text arrives. Every way out
+//! restores the terminal.
 
 use std::io;
 use std::mem::ManuallyDrop;

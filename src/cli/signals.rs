@@ -1,8 +1,6 @@
-//! Signals and the vanished terminal: each on its own thread, as events for the loop.
-//!
-//! crossterm 0.29 reads in a busy loop when its terminal has disappeared. A guard thread sleeps on the terminal until
-//! it hangs up, then puts a pipe that never speaks in the terminal's place, so that the reader sleeps instead, and
-//! ends the process itself if the loop does not do so in time.
+//! Signals and the vanished terminal, as events for the loop. crossterm 0.29 reads in a busy loop when its terminal
+//! disappears, so a guard thread waits for the hang-up, puts a silent pipe in the terminal's place, and ends the
+//! process if the loop does not do so in time.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -1,8 +1,6 @@
-//! The terminal's modes: set on entry, reset on every way out (return, error, panic, signal, suspend).
-//!
-//! What was set is remembered in one place ([`Modes`] in a lock), and leaving takes it out, so that leaving twice
-//! does nothing and a panic resets exactly what is set. Three terminal queries are sent once, together, with a limit of
-//! 100 ms: does it speak the kitty keyboard protocol, is `─` one cell wide, is the background light.
+//! The terminal's modes: set on entry, reset on every way out (return, error, panic, signal, suspend). [`Guard`]
+//! remembers what is set, so leaving twice does nothing. One query at the start asks for the kitty keyboard protocol,
+//! the width of `─` and the background.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,3 +3,16 @@
 
 pub mod attach;
 pub mod remote;
+
+use crate::engine::protocol::{Command, SequenceId};
+
+/// The sequence that a command changes, the number of the command, and the sequence whose state it rests on.
+fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
+    match command {
+        Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),
+        Command::Run(job) => (Some(job.sequence), Some(job.id), Some(job.sequence)),
+        Command::Fork { id, from, to } => (Some(*to), Some(*id), Some(*from)),
+        Command::Release { sequence } | Command::MayEvict { sequence } => (Some(*sequence), None, None),
+        Command::Park | Command::Unpark | Command::Shutdown => (None, None, None),
+    }
+}

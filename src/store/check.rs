@@ -18,7 +18,7 @@ use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
 use super::segment::{SegmentId, SegmentKind};
 use crate::core::transcript::SessionId;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
     pub sessions: u64,
     /// Without placeholders for unreadable messages.

@@ -27,7 +27,7 @@ pub const PRUNED: &str = "it was pruned";
 /// Prefix of the reason for state that was never written. The rest describes that moment.
 pub const NOT_WRITTEN: &str = "not written: ";
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Freed {
     pub files: u64,
     pub bytes: u64,

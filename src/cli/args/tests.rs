@@ -107,7 +107,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                         assert!(line.contains(&option) && line.contains(&row.kind.range()), "{line}");
                     }
                 }
-                Flag::Means(long, value, _) | Flag::Screen(long, value, _) => {
+                Flag::Means(long, value, _) => {
                     let given = try_parse(&[&format!("--{long}")]).unwrap().overrides();
                     assert_eq!(given, [(row.name, row.kind.parse(value).unwrap())]);
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::Metadata;
@@ -169,7 +169,7 @@ fn is_whole(path: &Path) -> bool {
         let mut size = [0; 8];
         file.read_exact(&mut size).ok()?;
         let header = Some(u64::from_le_bytes(size)).filter(|header| *header <= files::HEADER_BYTES)?;
-        let tensors: Metadata = serde_json::from_reader(file.take(header)).ok()?;
+        let tensors: Metadata = serde_json::from_reader(BufReader::new(file.take(header))).ok()?;
         Some((bytes, 8 + header + tensors.data_len() as u64))
     };
     bytes().is_some_and(|(there, named)| there == named)

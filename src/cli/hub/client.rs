@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
@@ -41,9 +41,9 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
 }
 
 fn home() -> PathBuf {
-    let cache = || variable("XDG_CACHE_HOME").map(PathBuf::from);
     let user = || PathBuf::from(variable("HOME").unwrap_or_default()).join(".cache");
-    variable("HF_HOME").map_or_else(|| cache().unwrap_or_else(user).join("huggingface"), PathBuf::from)
+    let cache = || variable("XDG_CACHE_HOME").map_or_else(user, PathBuf::from);
+    variable("HF_HOME").map_or_else(|| cache().join("huggingface"), PathBuf::from)
 }
 
 /// `HF_HUB_CACHE`, else `hub` in `HF_HOME`, else in the user's cache folder.
@@ -57,11 +57,8 @@ fn token() -> Option<String> {
     if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
         return None;
     }
-    let file = || match variable("HF_TOKEN_PATH") {
-        Some(path) => fs::read_to_string(path).ok(),
-        None => Cache::new(home().join("hub")).token(),
-    };
-    let text = variable("HF_TOKEN").and_then(|t| t.into_string().ok()).or_else(file)?;
+    let file = variable("HF_TOKEN_PATH").map_or_else(|| home().join("token"), PathBuf::from);
+    let text = variable("HF_TOKEN").and_then(|t| t.into_string().ok()).or_else(|| fs::read_to_string(file).ok())?;
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
 }
 

@@ -62,11 +62,11 @@ pub(in crate::cli) fn looked_at(passages: &[Passage]) -> Value {
     passages.iter().map(place).collect()
 }
 
-pub(super) fn looked_at_by(answer: &Message) -> Value {
+fn looked_at_by(answer: &Message) -> Value {
     looked_at(answer.meta.looked.as_ref().map_or(&[][..], |l| &l.passages))
 }
 
-pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
+fn looked_at_by_sentence(answer: &Message) -> Value {
     let sentences = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
     sentences
         .into_iter()
@@ -137,7 +137,7 @@ impl Run {
         })
     }
 
-    pub(super) fn usage(&self, answer: &Message) -> Value {
+    fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
         // What was read for one of them was read for all.
@@ -156,7 +156,7 @@ impl Run {
 
     /// Times from the start of reading, of the same tokens that [`Run::usage`] counts. The first token is the one that
     /// `first_token_ms` is about: of several answers any may begin first.
-    pub(super) fn timing(&self, answer: &Message) -> Value {
+    fn timing(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
         let firsts = self.answers.iter().map(|m| m.meta.ttft_ms).filter(|ms| *ms > 0.0);

@@ -6,7 +6,7 @@ use super::super::args::Format;
 use super::super::failure::Failure;
 use super::super::notices::{self, ProgressLine};
 use super::super::{Context, out};
-use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
+use super::facts::{Run, reason};
 use crate::config::settings::ThoughtView;
 use crate::core::sanitize::Clean;
 use crate::core::transcript::Message;
@@ -139,18 +139,16 @@ impl<'a> Printer<'a> {
         match self.format {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
-                let look = json!({
-                    "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer),
-                    "quotes": answer.meta.quotes
-                });
-                self.event("look", look)?;
-                let (usage, timing) = (run.usage(answer), run.timing(answer));
-                self.event("stats", json!({ "usage": usage, "timing": timing, "speculation": run.meters.spec }))?;
-                let end = json!({
-                    "finish_reason": reason(answer.meta.finish), "session": run.session(), "seed": answer.meta.seed,
-                    "not_saved": run.unsaved.as_ref().map(|u| &u.reason), "state_not_saved": run.left_out
-                });
-                self.event("end", end)
+                let all = run.object(answer, false);
+                for (event, keys) in [
+                    ("look", &["looked_at", "looked_at_by_sentence", "quotes"][..]),
+                    ("stats", &["usage", "timing", "speculation"][..]),
+                    ("end", &["finish_reason", "session", "seed", "not_saved", "state_not_saved"][..]),
+                ] {
+                    let body = keys.iter().map(|key| ((*key).to_owned(), all[*key].clone()));
+                    self.event(event, Value::Object(body.collect()))?;
+                }
+                Ok(())
             }
             Format::Text | Format::Raw => {
                 // A file or a program gets what the model wrote, and no more.

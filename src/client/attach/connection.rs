@@ -1,9 +1,7 @@
-//! The terminal's side: a thread that serves as the runtime's engine and forwards all commands to the server's.
-//!
-//! When the server ends, pending commands fail with one line, and all states are lost: a command that rests on a lost
-//! state fails until the state is rebuilt. The next command looks for a server again, and loads the model in this
-//! process if there is none. Commands wait until the model is loaded. If it then has another fingerprint, they fail,
-//! so that the runtime plans anew.
+//! The terminal's side: a thread that serves as the runtime's engine and forwards commands to the server's. When the
+//! server ends, pending commands fail with one line and all states are lost; the next command looks for a server again,
+//! else loads the model here. Commands wait for the model; if its fingerprint changed, they fail, so that the runtime
+//! plans anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -15,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbound
 
 use super::place::{Found, Link};
 use super::wire::{self, Order};
+use crate::client::about;
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
@@ -49,13 +48,8 @@ pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
 }
 
 enum Side {
-    Server {
-        to: UnixStream,
-        from: Receiver<EngineEvent>,
-        host: String,
-    },
+    Server { to: UnixStream, from: Receiver<EngineEvent>, host: String },
     Here(Engine),
-    /// No engine until the next command.
     Away,
 }
 
@@ -96,16 +90,6 @@ struct Connection {
     used: BTreeSet<SequenceId>,
     lost: BTreeMap<SequenceId, EngineFault>,
     heard: Instant,
-}
-
-fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
-    match command {
-        Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),
-        Command::Run(job) => (Some(job.sequence), Some(job.id), Some(job.sequence)),
-        Command::Fork { id, from, to } => (Some(*to), Some(*id), Some(*from)),
-        Command::Release { sequence } | Command::MayEvict { sequence } => (Some(*sequence), None, None),
-        Command::Park | Command::Unpark | Command::Shutdown => (None, None, None),
-    }
 }
 
 impl Connection {
@@ -270,7 +254,6 @@ impl Connection {
                 let _ = to.shutdown(Shutdown::Both);
                 host
             }
-            // Its last event was the reason.
             Side::Here(_) => return self.fatal("The engine has stopped. Text is safe; sala-chat -c continues."),
             Side::Away => return,
         };

@@ -24,7 +24,6 @@ use crate::text::steer::steering;
 use crate::text::{Begin, THESAURUS_BYTES, Tokenizer, quotes};
 
 const CONNECTIONS: usize = 64;
-/// Pause after a failed accept, for example with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub type Opener = fn(&RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault>;
@@ -40,7 +39,6 @@ struct Shared {
 
 pub struct Host {
     shared: Arc<Shared>,
-    place: Place,
     held: Held,
     thread: JoinHandle<()>,
 }
@@ -66,15 +64,15 @@ pub fn open_host(
     let shared = Arc::new(Shared { multiplexer, tokenizer, opener, welcome, open, ended });
     let of = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("terminals".into()).spawn(move || accept(&of, &listener))?;
-    Ok(Some(Host { shared, place: place.clone(), held, thread }))
+    Ok(Some(Host { shared, held, thread }))
 }
 
 impl Host {
     pub fn close(self) {
-        let Host { shared, place, held, thread } = self;
+        let Host { shared, held, thread } = self;
         shared.ended.store(true, Ordering::Relaxed);
         // Wakes the thread that waits for the next connection.
-        let woken = place.connect().is_ok_and(|found| found.is_some());
+        let woken = held.place.connect().is_ok_and(|found| found.is_some());
         drop(held);
         for stream in locked(&shared.open).values() {
             let _ = stream.shutdown(Shutdown::Both);

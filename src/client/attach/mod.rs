@@ -1,12 +1,9 @@
-//! One loaded model for several terminals: the engine of `sala-chat serve`, over a local socket.
+//! One loaded model for several terminals: the engine of `sala-chat serve`, over a local socket that carries
+//! [`crate::engine::protocol`] itself. `wire` encodes commands and events, `multiplexer` gives each user its own command
+//! numbers and sequences, `host` and `connection` are the ends of the socket, `place` locates a server.
 //!
-//! The socket carries [`crate::engine::protocol`] itself, so an attached terminal has all functions of one with its
-//! own engine, with the same answers. `wire` encodes commands and events, `multiplexer` gives each user its
-//! own command numbers and sequences, `host` is the server's side of the socket, `connection` the terminal's, `place`
-//! locates a server and joins it.
-//!
-//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or leaves costs the others
-//! nothing; a terminal writes the state of its own conversations, and the server reads it from the terminal's files.
+//! Only the user who runs the server reaches the socket. A terminal that hangs or leaves costs the others nothing. A
+//! terminal writes the state of its own conversations; the server reads it from the terminal's files.
 
 mod connection;
 mod host;

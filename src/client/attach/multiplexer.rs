@@ -1,10 +1,7 @@
-//! One engine for several users: each has its own command numbers and sequences.
-//!
-//! The first user is the server that loaded the model; it sees an engine with [`TERMINALS`] fewer sequences, or with
-//! as many as it needs if that is more. The others are terminals and share the rest: each has one sequence for sure,
-//! and up to [`MOST`] while there are some. A terminal that leaves takes its jobs and sequences with it. When the
-//! server ends, running answers end first, then the follow-up questions of their terminals (`ending`);
-//! [`Multiplexer::hurry`] stops them.
+//! One engine for several users: each has its own command numbers and sequences. The server that loaded the model sees
+//! an engine with [`TERMINALS`] fewer sequences, or with as many as it needs. Terminals share the rest: one sequence
+//! for sure, up to [`MOST`] while there are some. When the server ends, running answers and their follow-up questions
+//! end first (`ending`); [`Multiplexer::hurry`] stops them.
 
 mod ending;
 
@@ -56,7 +53,6 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn report(&self, event: EngineEvent) {
-        // A multiplexer that is gone ends the terminal's events.
         let _ = self.calls.send(Call::Report(self.user, event));
     }
 
@@ -188,7 +184,6 @@ impl Table {
 
     fn report(&self, user: User, event: EngineEvent) {
         if let Some(slots) = self.users.get(&user) {
-            // A user that is gone leaves by itself.
             let _ = slots.events.send(event);
         }
     }
@@ -201,7 +196,6 @@ impl Table {
         match call {
             Call::Join { user, events, accepted } => {
                 let room = self.ending.is_none() && self.commands.is_some() && self.has_room();
-                // The receiver may have been dropped; that is fine.
                 let _ = accepted.send(room);
                 if room {
                     self.users.insert(user, Slots::new(events));

@@ -31,7 +31,7 @@ pub struct Place {
 
 #[derive(Debug)]
 pub(super) struct Held {
-    place: Place,
+    pub(super) place: Place,
     _lock: File,
 }
 
@@ -96,7 +96,6 @@ impl Place {
         use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
         match at(&self.socket(), |path| UnixStream::connect(path)) {
             Ok(stream) => Ok(Some(stream)),
-            // Killed, or never started.
             Err(e) if matches!(e.kind(), ConnectionRefused | NotFound | NotADirectory) => Ok(None),
             Err(e) => Err(e),
         }
@@ -144,7 +143,6 @@ fn greet(link: &mut Link, greeting: Greeting) -> Result<bool, String> {
     let mut ask = || -> io::Result<Option<Refused>> {
         wire::send_frame(&mut &link.stream, &greeting, &[])?;
         if greeting == Greeting::Park {
-            // Running answers end first.
             link.stream.set_read_timeout(None)?;
         }
         Ok(wire::receive_frame::<Refused>(&mut link.from)?.map(|(refused, _)| refused))

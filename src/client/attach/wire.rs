@@ -108,7 +108,6 @@ pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Resul
     send_frame(to, &message, &blobs)
 }
 
-/// The next message; `None` at the end of the connection.
 pub(super) fn receive<M: Message>(from: &mut impl Read) -> io::Result<Option<M>> {
     let Some((mut message, blobs)) = receive_frame::<M>(from)? else { return Ok(None) };
     let mut blobs = blobs.into_iter();
@@ -160,7 +159,6 @@ fn word<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(word)
 }
 
-/// Reads a frame; `None` if the other side has ended between two frames.
 pub(super) fn receive_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(T, Vec<Blob>)>> {
     let mut first = [0; 1];
     if from.read(&mut first)? == 0 {

@@ -1,7 +1,6 @@
-//! The connection: requests, retries before an answer begins, and the words for failures.
-//!
-//! No length from the server sizes a buffer, and all its text is sanitized. The key is sent only to the configured
-//! address: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
+//! The connection: requests, retries before an answer begins, and the words for failures. The key goes only to the
+//! configured address: redirections are not followed. A cancelled request is dropped, with its connection, within one
+//! tick.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,13 +1,9 @@
-//! A remote engine: the same commands and events as [`crate::engine`], answered by an OpenAI-style chat endpoint.
+//! A remote engine: the commands and events of [`crate::engine`], answered by an OpenAI-style chat endpoint. The server
+//! keeps no state for us, so a state is its text, in tokens of our own code (`codec`); their number is an estimate.
 //!
-//! The server keeps no state for us, so the live state of a remote engine is the text alone, and a path can always be
-//! restored from the history of [`crate::engine::protocol::Command::Restore`]. Tokens are a code for text here
-//! (`codec`), which the server never sees; their number is an estimate until the server reports its own.
-//!
-//! `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its failures
-//! and their words, `asking` and `receive` are a question and its answer, and `worker` is the thread that serves the
-//! runtime. All server data is checked before it is shown, limited before it is kept, and cleared of the key before
-//! either.
+//! `sse` turns bytes into events and `chat` these into text, `client` is the connection with its failures, `asking` and
+//! `receive` are a question and its answer, `worker` is the thread. Server data is checked, limited, and cleared of the
+//! key before it is shown.
 
 mod asking;
 mod chat;

@@ -1,9 +1,6 @@
-//! Server-sent events: bytes to the data of events, however the bytes are split. Pure.
-//!
-//! Lines end with LF, CR or CRLF; data lines of one event are joined, unless they are objects of their own. Text is
-//! decoded line by line, so a character split between two pieces stays whole; bytes that are not UTF-8 are marked
-//! ([`super::halves`]). Two forms outside the standard decode to the data `{"error": …}` or the JSON itself: the line
-//! `error: …` of llama.cpp's server, and a JSON object, or a list of objects, without `data:`.
+//! Server-sent events: bytes to the data of events, however the bytes are split. Pure. Text is decoded line by line;
+//! bytes that are not UTF-8 are marked ([`super::halves`]). Outside the standard, the line `error: …` of llama.cpp's
+//! server and JSON without `data:` are read too.
 
 use serde_json::{Value, json};
 

@@ -1,8 +1,6 @@
-//! The engine thread of a remote engine: it executes [`Command`]s as any engine does.
-//!
-//! The state of a sequence is its token list. Commands to one sequence run in order, jobs of different sequences in
-//! parallel as far as the server allows. A stop drops the request; the state then holds the part received so far. A
-//! server that is down at program start is no failure: each question tries again.
+//! The engine thread of a remote engine. The state of a sequence is its token list. Commands to one sequence run in
+//! order, jobs of different sequences in parallel. A stop drops the request and keeps the text received so far. A
+//! server that is down at the start is no failure: each question tries again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -16,6 +14,7 @@ use super::RemoteOptions;
 use super::asking::{Asking, NAMED};
 use super::client::{Client, Fault, line_of, sentence};
 use super::codec::Codec;
+use crate::client::about;
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
@@ -81,17 +80,6 @@ struct Worker {
     waiting: VecDeque<Command>,
 }
 
-fn touched(command: &Command) -> Vec<SequenceId> {
-    match command {
-        Command::Restore { sequence, .. } | Command::Release { sequence } | Command::MayEvict { sequence } => {
-            vec![*sequence]
-        }
-        Command::Run(job) => vec![job.sequence],
-        Command::Fork { from, to, .. } => vec![*from, *to],
-        Command::Park | Command::Unpark | Command::Shutdown => Vec::new(),
-    }
-}
-
 impl Worker {
     async fn serve(mut self, mut happened: mpsc::UnboundedReceiver<Happened>) {
         let asking = Rc::clone(&self.asking);
@@ -132,11 +120,12 @@ impl Worker {
     fn begin_all(&mut self) {
         let mut held = self.busy.clone();
         for command in std::mem::take(&mut self.waiting) {
-            let touched = touched(&command);
-            let free = !touched.iter().any(|s| held.contains(s));
+            let (changed, _, base) = about(&command);
+            let touched = changed.into_iter().chain(base);
+            let free = !touched.clone().any(|sequence| held.contains(&sequence));
             if free {
                 self.begin(command);
-                held.extend(touched.iter().filter(|s| self.busy.contains(s)));
+                held.extend(touched.filter(|sequence| self.busy.contains(sequence)));
             } else {
                 held.extend(touched);
                 self.waiting.push_back(command);

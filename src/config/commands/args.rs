@@ -63,19 +63,11 @@ pub(super) fn message_number(word: &str) -> Result<Option<u64>, String> {
 
 /// A number of tokens: `4096`, `4,096`, `64k`, `1.5M`.
 pub(super) fn tokens(text: &str) -> Result<u64, String> {
-    let plain = text.replace([',', '_'], "");
-    let (digits, unit) = match plain.chars().last() {
-        Some('k' | 'K') => (&plain[..plain.len() - 1], 1e3),
-        Some('m' | 'M') => (&plain[..plain.len() - 1], 1e6),
-        _ => (plain.as_str(), 1.0),
-    };
-    digits
-        .parse::<f64>()
-        .ok()
-        .map(|n| n * unit)
-        .filter(|n| *n >= 1.0 && *n < 1e12)
-        .map(|n| n as u64)
-        .ok_or(format!("{text} is not a number of tokens; write for example 4096 or 64k"))
+    let plain = text.replace([',', '_'], "").to_lowercase();
+    let units = [("k", 1e3), ("m", 1e6), ("", 1.0)];
+    let number = units.iter().find_map(|(unit, factor)| Some(plain.strip_suffix(unit)?.parse::<f64>().ok()? * factor));
+    let whole = number.filter(|n| (1.0..1e12).contains(n)).map(|n| n as u64);
+    whole.ok_or_else(|| format!("{text} is not a number of tokens; write for example 4096 or 64k"))
 }
 
 /// Whether a backslash makes a character part of a word: a quote, itself, or a blank.

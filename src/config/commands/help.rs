@@ -16,7 +16,6 @@ pub fn usage(command: &Command, cells: usize) -> String {
     forms.iter().find(fits).or(forms.last()).cloned().unwrap_or_default()
 }
 
-/// Everything that a search for a word may find of a command.
 pub fn words(command: &Command) -> String {
     let options = command.options.iter().flat_map(|(option, meaning)| [*option, *meaning]);
     let all = [command.name, command.usage, command.help].into_iter().chain(command.aliases.iter().copied());

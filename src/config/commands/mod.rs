@@ -1,11 +1,8 @@
-//! Slash commands: what can be typed after a `/`, and what it asks for.
+//! Slash commands: what can be typed after a `/`, and what it asks for. Parsing never touches the disk; every error
+//! says what would have been right.
 //!
-//! A line is a command when it starts with a single `/`. Words are split as a shell does: quotes and `\ ` keep spaces,
-//! `~` is the home directory. Parsing never touches the disk; every error says what would have been right.
-//!
-//! [`table`] has everything about each command: names, usage, help, completion, what it means. [`request`] has what the runtime
-//! can be requested, and what of it may be done while the model is busy. The popup, `/help`, line mode and the tests read
-//! them. `args` splits and reads arguments, `help` writes the pages.
+//! [`table`] has everything about each command, [`request`] what the runtime can be requested and when. The popup,
+//! `/help`, line mode and the tests read them. `args` splits and reads arguments, `help` writes the pages.
 
 mod args;
 pub mod help;
@@ -61,15 +58,12 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Local {
     Copy(CopyWhat),
-    // Changes what the screen keeps.
     Show(Display),
     Themes,
-    // The names that a setting takes.
     Names(&'static crate::config::settings::Row),
     // Writes to the settings file; `now` changes it in the session, too, if that can be done.
     Save { key: &'static str, value: String, now: Option<Box<Outcome>> },
     Settings(Option<String>),
-    // The list of files to load.
     Files,
     Split,
     Keys,
@@ -172,7 +166,6 @@ pub fn unknown(name: &str) -> String {
     format!("No command /{name}. {near}(/help lists all)")
 }
 
-/// The command name nearest to a typo, if near enough to be meant.
 pub fn nearest(name: &str) -> Option<&'static str> {
     near::nearest(name, COMMANDS.iter().flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied())))
 }

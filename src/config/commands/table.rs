@@ -23,7 +23,6 @@ const fn command(
 }
 
 impl Command {
-    /// Other names.
     const fn also(mut self, names: &'static [&'static str]) -> Command {
         self.aliases = names;
         self
@@ -34,7 +33,6 @@ impl Command {
         self
     }
 
-    /// The example.
     const fn as_in(mut self, example: &'static str) -> Command {
         self.example = example;
         self
@@ -56,7 +54,6 @@ pub static GROUPS: [(&str, &[Command]); 6] = [
     ("Program", program::ROWS),
 ];
 
-/// All commands, in the order of `/help`.
 pub static COMMANDS: LazyLock<Vec<Command>> =
     LazyLock::new(|| GROUPS.iter().flat_map(|(_, rows)| rows.iter().copied()).collect());
 
@@ -68,7 +65,6 @@ fn local(what: Local) -> Result<Outcome, String> {
     Ok(Outcome::Local(what))
 }
 
-/// Error for an unknown option of a command.
 fn no_option(command: &str, flag: &str) -> String {
     let all = super::find(command).map_or(&[][..], |c| c.options);
     let names: Vec<&str> = all.iter().filter_map(|(o, _)| o.split(' ').next()).filter(|o| o.starts_with('-')).collect();

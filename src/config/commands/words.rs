@@ -8,9 +8,7 @@ pub struct LoadOptions {
     pub name: Option<String>,
     pub head: Option<u64>,
     pub tail: Option<u64>,
-    /// `--pages A-B`, 1-based, inclusive.
     pub pages: Option<(u32, u32)>,
-    /// `--once`: not kept in the library.
     pub once: bool,
     /// `--force`: bytes that are no text are read as Latin-1.
     pub force: bool,
@@ -65,7 +63,6 @@ pub enum LibraryAction {
     List,
     Add(String),
     Remove(String),
-    /// Drop what no session uses.
     Prune,
 }
 
@@ -86,9 +83,7 @@ pub enum GotoTarget {
 pub enum CopyWhat {
     Last,
     Message(u64),
-    /// Code block n of the selected or last answer.
     Block(usize),
-    /// Passage n that the selected or last answer looked at.
     Look(usize),
     All,
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::table::{self, OPEN_TABLES, ROWS};
-use super::{ConfigError, Origin, Problem, meant};
+use super::table::{self, OPEN_TABLES, ROWS, Row, find_short};
+use super::{ConfigError, Origin, Problem};
+use crate::text::near::nearest;
 
 pub(super) struct Setting {
     pub key: String,
@@ -65,8 +66,8 @@ pub(super) fn check(name: &str, value: &Value) -> Result<Value, Problem> {
     match (table::find_open(name), value) {
         (Some(_), Value::String(_)) => Ok(value.clone()),
         (Some(_), _) => Err(Problem::value(name, "text in quotes", value.to_string())),
-        (None, Value::Table(_)) => Err(Problem::unknown(name, meant::table(name))),
-        (None, _) => Err(Problem::unknown(name, meant::setting(name))),
+        (None, Value::Table(_)) => Err(Problem::unknown(name, table_near(name))),
+        (None, _) => Err(Problem::unknown(name, setting_near(name))),
     }
 }
 
@@ -80,7 +81,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         (None, Some((open, key))) if !key.is_empty() => {
             (open.name.split('.').collect(), key, Value::String(value.to_owned()))
         }
-        (None, _) => return Err(Problem::unknown(name, meant::setting(name)).of(&Origin::CommandLine)),
+        (None, _) => return Err(Problem::unknown(name, setting_near(name)).of(&Origin::CommandLine)),
     };
     let mut document: toml_edit::DocumentMut =
         text.parse().map_err(|e: toml_edit::TomlError| syntax(path, text, e.span(), e.message()))?;
@@ -115,4 +116,56 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         }
     }
     Ok(document.to_string())
+}
+
+/// Shorter words are near to anything.
+const LEAST: usize = 3;
+
+/// The intended setting: same table with this prefix, same key in another table, or the nearest name.
+fn setting_near(name: &str) -> Option<&'static str> {
+    let (section, key) = name.rsplit_once('.').unwrap_or(("", name));
+    let begun = || ROWS.iter().find(|row| !key.is_empty() && row.section() == section && row.key().starts_with(key));
+    let near = || nearest(name, ROWS.iter().map(|row| row.name));
+    let near_key = || {
+        let key = Some(key).filter(|key| section.is_empty() && key.len() >= LEAST)?;
+        let key = nearest(key, ROWS.iter().map(Row::key))?;
+        ROWS.iter().find(|row| row.key() == key)
+    };
+    let row = begun().or_else(|| find_short(key)).map(|row| row.name);
+    row.or_else(near).or_else(|| near_key().map(|row| row.name))
+}
+
+pub fn no_setting(name: &str) -> String {
+    let near = setting_near(name).map_or(String::new(), |near| format!(" Did you mean {near}?"));
+    format!("no setting is called {name}.{near} /settings lists them")
+}
+
+/// A table of the file; or a setting, which is none.
+fn table_near(name: &str) -> Option<&'static str> {
+    let tables = ROWS.iter().map(Row::section).chain(OPEN_TABLES.iter().map(|open| open.name));
+    nearest(name, tables).or_else(|| setting_near(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_table_wins_over_a_near_name() {
+        for (name, meant) in [
+            ("sampling.temp", "sampling.temperature"),
+            ("sampling.temprature", "sampling.temperature"),
+            ("samplin.top_k", "sampling.top_k"),
+            ("temperature", "sampling.temperature"),
+            ("temprature", "sampling.temperature"),
+            ("ui.tehme", "ui.theme"),
+        ] {
+            assert_eq!(setting_near(name), Some(meant), "{name}");
+        }
+        assert_eq!((setting_near("nothing"), setting_near("x"), setting_near("sampling.")), (None, None, None));
+        assert_eq!(
+            (table_near("samplin"), table_near("load.converter"), table_near("nothing")),
+            (Some("sampling"), Some("load.converters"), None)
+        );
+    }
 }

@@ -1,14 +1,9 @@
 //! Settings: built-in values, `config.toml`, `SALA_CHAT_*` variables, command line, in rising precedence; `/set` and
-//! presets change those that belong to a session.
-//!
-//! Every setting is one row of [`table`]: its field, type, range, built-in value, help, and the ways it can be set. All
-//! else is derived from the rows: the structs, `config.example.toml`, `config check`, `config show`, variables, options of
-//! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
-//! the file; [`edit`] changes one key and keeps comments.
+//! presets change those of a session. Every setting is one row of [`table`]; structs, files, variables, options, pages
+//! and messages derive from the rows. The program never rewrites the file; [`edit`] changes one key and keeps comments.
 
 mod file;
 pub mod layers;
-pub mod meant;
 pub mod page;
 pub mod preset;
 pub mod row;
@@ -17,7 +12,7 @@ pub mod table;
 mod value;
 mod words;
 
-pub use file::edit;
+pub use file::{edit, no_setting};
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
 pub use session::Settings;

@@ -51,23 +51,12 @@ pub fn values(config: &Config) -> Vec<(String, Value)> {
 
 /// The names that a setting takes, the one in use marked: the page of `/set KEY` without a value.
 pub fn names(row: &Row, now: &str) -> String {
-    let list: String = row
-        .kind
-        .words()
-        .iter()
-        .map(|name| if *name == now { format!("- **{name}** (in use)\n") } else { format!("- {name}\n") })
-        .collect();
-    let file = match now {
-        // Line mode has none in use.
-        "" => String::new(),
-        now if row.kind.words().contains(&now) => String::new(),
-        now => format!("\nIn use: {now}\n"),
-    };
-    format!(
-        "{}. `/set {} NAME` takes one, `--save` keeps it.\n\n{list}{file}",
-        row.help,
-        row.session.map_or(row.name, |way| way.name)
-    )
+    let (words, name) = (row.kind.words(), row.session.map_or(row.name, |way| way.name));
+    let entry = |word: &&str| if *word == now { format!("- **{word}** (in use)\n") } else { format!("- {word}\n") };
+    let list: String = words.iter().map(entry).collect();
+    // Line mode has none in use.
+    let file = if now.is_empty() || words.contains(&now) { String::new() } else { format!("\nIn use: {now}\n") };
+    format!("{}. `/set {name} NAME` takes one, `--save` keeps it.\n\n{list}{file}", row.help)
 }
 
 /// The page of `/settings`: rows with a word in name or help. `now` is the value that the session or the screen has.

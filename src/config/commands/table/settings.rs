@@ -5,10 +5,9 @@ use super::super::args::Args;
 use super::super::words::PresetAction;
 use super::super::{Command, Local, Outcome, Request};
 use super::{command, local, runtime};
-use crate::config::settings::meant::no_setting;
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
-use crate::config::settings::{Field, Kind, ThinkMode, session, table as settings};
+use crate::config::settings::{Field, Kind, ThinkMode, no_setting, session, table as settings};
 use crate::core::sanitize::command_word;
 use crate::engine::protocol::SpecMode;
 
@@ -101,7 +100,6 @@ fn set_example(a: &Args<'_>) -> Option<String> {
     })
 }
 
-/// Changes one setting, in the session or on the screen.
 fn change(key: &str, value: &str) -> Result<Outcome, String> {
     let (row, value) = session::parse(key, value)?;
     let shown = row.kind.show(&value);
