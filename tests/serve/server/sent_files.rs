@@ -95,7 +95,7 @@ fn a_pdf_is_read_as_text_and_its_unreadable_pages_are_logged() {
         assert!(!reply.head.contains("x-sala-ignored"), "{path}: {}", reply.head);
         let (read, _) = server.log.recv().unwrap();
         let text = tokenizer.decode(&read, Specials::Show);
-        // The others have the same prompt, whose state is kept.
+        // The later ones have the same prompt: its state is kept.
         assert!(i > 0 || text.contains("lease.pdf") && text.contains("The rent is 500 euros."), "{path}: {text}");
     }
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
