@@ -243,6 +243,8 @@ fn file(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
         return Err(fields.wrong("file_data", "must be a data URL: data:application/pdf;base64,…"));
     };
     let name = name.as_deref().unwrap_or(UNNAMED);
+    // Parameters may follow the type: `application/pdf;name=a.pdf`.
+    let media = media.split(';').next().unwrap_or_default();
     turn.text.push_str(&named_text(name, &sent(name, media, data, &fields.name("file_data"))?));
     Ok(())
 }
@@ -273,7 +275,7 @@ fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
             sent(name, &media, &data, &source.name("data"))?
         }
         other => {
-            let what = format!("is {other:?}: a document is text, content, or a file of the library");
+            let what = format!("is {other:?}: a document is text, content, base64, or a file of the library");
             return Err(source.wrong("type", what));
         }
     };
@@ -312,7 +314,7 @@ fn pdf(name: &str, bytes: &[u8]) -> Result<String, String> {
     })?;
     let document = document.ok_or("is empty")?;
     if let Some(Remark::Missing(what)) = document.note {
-        tracing::warn!("{name}, sent as a PDF: {what}");
+        tracing::warn!("{name:?}, sent as a PDF: {what}");
     }
     Ok(document.text)
 }
