@@ -169,6 +169,10 @@ impl Wanted {
         fresh: &[Arc<FreshState>],
         least: usize,
     ) -> Result<Option<(Path, Kept)>, StoreError> {
+        // Without a look at the store.
+        if fresh.last().is_some_and(|last| last.content.boundary.bytes <= least as u64) {
+            return Ok(None);
+        }
         let mut path = match &tip {
             None => Path::default(),
             Some(tip) => {

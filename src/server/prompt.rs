@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use serde_json::{Value, json};
 
+use super::turns::without_billing;
 use super::{Call, Fields, Refusal, Result, Shared, Tools, Turn};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::MOST_TOKENS;
@@ -20,15 +21,9 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 /// Minimum distance of two kept states, in bytes: prefill of less is cheaper than a state.
 const APART_BYTES: usize = 256;
 
-const BILLING: &str = "x-anthropic-billing-header:";
 /// A line with the time of day, after a bullet or a bracket. A date alone changes once a day and stays.
 const CLOCK: &str =
     r"(?i)^[\s\-*<#]*(today's date|today is|(the )?current[ _](date|time)|timestamp:|now:).*[0-9]:[0-9][0-9]";
-
-pub(super) fn without_billing(text: &str) -> String {
-    let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
-    text.split_inclusive('\n').filter(|line| !is_billing(line)).collect()
-}
 
 /// Removes both kinds of lines from the system text, and puts those with the time after the last turn that is no
 /// answer.

@@ -1,16 +1,24 @@
 //! Turns of a conversation, and how messages of any API are read into them: roles, texts, documents, calls of functions
 //! and their results.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::prompt::without_billing;
-use super::{Fields, Result, files, kind, leave_out};
+use super::context::program;
+use super::{Fields, Refusal, Result, kind, leave_out};
+use crate::config::settings::LoadConfig;
+use crate::core::counted;
+use crate::engine::protocol::Cancel;
 use crate::runtime::render::safe_name;
-use crate::text::{ChatMessage, ChatRole};
+use crate::text::sources::{self, Remark, SourceError, SourceOptions};
+use crate::text::{ChatMessage, ChatRole, decode};
 
+const PDF: &str = "application/pdf";
 /// The name of a document without one.
 const UNNAMED: &str = "document.txt";
+const BILLING: &str = "x-anthropic-billing-header:";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -81,6 +89,11 @@ impl Turn {
     pub(super) fn new(role: ChatRole, text: impl Into<String>) -> Turn {
         Turn { role, text: text.into(), thinking: String::new(), calls: Vec::new(), call_id: None, files: Vec::new() }
     }
+}
+
+pub(super) fn without_billing(text: &str) -> String {
+    let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
+    text.split_inclusive('\n').filter(|line| !is_billing(line)).collect()
 }
 
 /// Reads `messages`: at least one is required.
@@ -230,7 +243,9 @@ fn file(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
         return Err(fields.wrong("file_data", "must be a data URL: data:application/pdf;base64,…"));
     };
     let name = name.as_deref().unwrap_or(UNNAMED);
-    turn.text.push_str(&named_text(name, &files::sent(name, media, data, &fields.name("file_data"))?));
+    // Parameters may follow the type: `application/pdf;name=a.pdf`.
+    let media = media.split(';').next().unwrap_or_default();
+    turn.text.push_str(&named_text(name, &sent(name, media, data, &fields.name("file_data"))?));
     Ok(())
 }
 
@@ -257,15 +272,51 @@ fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
         "content" => content(&mut source, "content", ChatRole::System)?.text,
         "base64" => {
             let (media, data) = (source.need_text("media_type")?, source.need_text("data")?);
-            files::sent(name, &media, &data, &source.name("data"))?
+            sent(name, &media, &data, &source.name("data"))?
         }
         other => {
-            let what = format!("is {other:?}: a document is text, content, or a file of the library");
+            let what = format!("is {other:?}: a document is text, content, base64, or a file of the library");
             return Err(source.wrong("type", what));
         }
     };
     turn.text.push_str(&named_text(name, &text));
     source.done()
+}
+
+/// The text of a file in base64, by its media type: text, or a PDF. `field` holds it.
+fn sent(name: &str, media: &str, data: &str, field: &str) -> Result<String> {
+    if media != PDF && !media.starts_with("text/") {
+        let what = "only text and PDF can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
+        return Err(Refusal::field(field, format!("{field} is {media}: {what}")));
+    }
+    let wrong = |what: String| Refusal::field(field, format!("{field}: {name} {what}"));
+    let bytes = STANDARD.decode(data.replace(char::is_whitespace, "")).ok();
+    if media == PDF {
+        return pdf(name, &bytes.ok_or_else(|| wrong("is not base64".into()))?).map_err(wrong);
+    }
+    let decoded = bytes.and_then(|bytes| decode(bytes, false).ok());
+    decoded.map(|decoded| decoded.text).ok_or_else(|| wrong("is not text in base64".into()))
+}
+
+/// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. The error is a phrase.
+fn pdf(name: &str, bytes: &[u8]) -> Result<String, String> {
+    let folder = tempfile::tempdir().map_err(|e| format!("cannot be read: {e}"))?;
+    let file = folder.path().join("document.pdf");
+    std::fs::write(&file, bytes).map_err(|e| format!("cannot be read: {e}"))?;
+    let options = SourceOptions { reader: program(), ..SourceOptions::new(&LoadConfig::default()) };
+    let read = sources::gather(&[file.display().to_string()], &options, &Cancel::default());
+    let document = read.map(|mut read| read.documents.pop()).map_err(|e| match e {
+        SourceError::NoTextLayer { pages, .. } => {
+            format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page"))
+        }
+        SourceError::Document { reason, .. } => format!("cannot be read: {reason}"),
+        other => format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name)),
+    })?;
+    let document = document.ok_or("is empty")?;
+    if let Some(Remark::Missing(what)) = document.note {
+        tracing::warn!("{name:?}, sent as a PDF: {what}");
+    }
+    Ok(document.text)
 }
 
 fn call(mut fields: Fields) -> Result<Call> {

@@ -44,7 +44,7 @@ fn pdf(pages: &[&str]) -> String {
 
 /// A question about a file with this data, in the form of each API, and the field of the data.
 fn questions(name: &str, data: &str) -> [(&'static str, Value, &'static str); 3] {
-    let url = format!("data:application/pdf;base64,{data}");
+    let url = format!("data:application/pdf;name={name};base64,{data}");
     let user = |content: Value| json!([{ "role": "user", "content": content }]);
     let chat = json!([{ "type": "file", "file": { "filename": name, "file_data": url } },
                       { "type": "text", "text": "What is the rent?" }]);
@@ -95,11 +95,11 @@ fn a_pdf_is_read_as_text_and_its_unreadable_pages_are_logged() {
         assert!(!reply.head.contains("x-sala-ignored"), "{path}: {}", reply.head);
         let (read, _) = server.log.recv().unwrap();
         let text = tokenizer.decode(&read, Specials::Show);
-        // The others have the same prompt, whose state is kept.
+        // The later ones have the same prompt: its state is kept.
         assert!(i > 0 || text.contains("lease.pdf") && text.contains("The rent is 500 euros."), "{path}: {text}");
     }
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(log.matches("lease.pdf, sent as a PDF: page 2 could not be read").count(), 3, "{log}");
+    assert_eq!(log.matches("\"lease.pdf\", sent as a PDF: page 2 could not be read").count(), 3, "{log}");
     server.end();
 }
 
