@@ -21,7 +21,7 @@ use crate::model::{
     Recipe,
 };
 use crate::runtime::protocol::SessionRow;
-use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, Opening, Runtime, Settings};
+use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::TextModel;
 use crate::text::sources::SourceOptions;
@@ -236,13 +236,11 @@ pub fn runtime(
         (Input::Screen | Input::Lines, Attendance::Present, true) => runtime::last_of_folder(&store),
         _ => None,
     };
-    let runtime = runtime::spawn(runtime::Options {
+    let channels = EngineChannels { commands: engine.commands, events: engine.events };
+    let options = runtime::Options {
         store,
         discard: !save,
         kept,
-        text,
-        stop,
-        engine: EngineChannels { commands: engine.commands, events: engine.events },
         settings,
         system: context.loaded.system.clone(),
         opening: match session {
@@ -254,7 +252,6 @@ pub fn runtime(
         input,
         config: config.clone(),
         sources: SourceOptions::new(&config.load),
-        piece,
         save_state,
         presets: Some(context.dirs.presets()),
         overrides,
@@ -262,7 +259,7 @@ pub fn runtime(
             true => DeviceNotes::New,
             false => DeviceNotes::None,
         },
-    })
-    .map_err(no_thread)?;
+    };
+    let runtime = runtime::spawn(EngineSetup { channels, text, stop, piece }, options).map_err(no_thread)?;
     Ok(Opened { runtime, engine: engine.thread, loaded, offer, scratch })
 }

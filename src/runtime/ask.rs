@@ -111,7 +111,7 @@ impl Verb {
         self.here.may_write()?;
 
         // Saved before the template runs: the template is part of the weights folder and may fail.
-        self.remember_prompt(&text);
+        self.remember(text.clone())?;
         let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
         let last = |new: &[Message]| new.last().map(|m| m.id).or(parent);
         new.extend(self.updates(parent, last(&new), true).await?);

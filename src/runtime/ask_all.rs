@@ -259,7 +259,7 @@ impl State {
     }
 
     pub fn default_system_message(&self) -> Option<Message> {
-        let text = self.default_system.clone().filter(|text| !text.trim().is_empty());
+        let text = self.options.system.clone().filter(|text| !text.trim().is_empty());
         text.map(|text| self.draft(Role::System, None, text))
     }
 

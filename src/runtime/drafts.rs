@@ -21,9 +21,8 @@ pub enum Input {
     Calls,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Drafts {
-    input: Input,
     places: Vec<Place>,
     /// Drafts without a place, by the serials of their sessions.
     pub(super) homeless: BTreeMap<u64, String>,
@@ -32,10 +31,6 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    pub(super) fn new(input: Input) -> Drafts {
-        Drafts { input, places: Vec::new(), homeless: BTreeMap::new(), given: BTreeMap::new() }
-    }
-
     fn take_out(&mut self, serial: u64) -> Option<(SessionId, String)> {
         self.places.iter_mut().find_map(|place| {
             let (_, text) = place.holds.take_if(|(of, _)| *of == serial)?;
@@ -138,13 +133,13 @@ impl State {
 
     pub fn remember_draft(&mut self, text: &str) {
         if !text.is_empty() && !is_command(text) {
-            self.remember_prompt(&message_text(text));
+            self.disk.remember(Change::Prompt(message_text(text)));
         }
     }
 
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
-        self.drafts.input == Input::Screen && !self.disk.discard && *store.access() == Access::Writable
+        self.options.input == Input::Screen && !self.disk.discard && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {

@@ -114,7 +114,7 @@ impl State {
 
     fn note_on_device(&mut self, note: &str) {
         let name = format!("noted {}", blake3::hash(note.as_bytes()).to_hex());
-        match self.device_notes {
+        match self.options.device_notes {
             DeviceNotes::None => return,
             DeviceNotes::All => {}
             DeviceNotes::New if self.disk.store.measured(&name).is_some() => return,

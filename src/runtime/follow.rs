@@ -105,7 +105,8 @@ impl State {
     fn pending(&self, path: &[&Message]) -> Vec<Pending> {
         let Some(followed) = self.following() else { return Vec::new() };
         let known: HashMap<&str, Version<'_>> = versions(path).into_iter().map(|v| (v.path, v)).collect();
-        let ignored = |path: &String| self.config.follow.new == NewFiles::Ignore || followed.left_out.contains(path);
+        let ignored =
+            |path: &String| self.options.config.follow.new == NewFiles::Ignore || followed.left_out.contains(path);
         let differs = |(path, (name, now)): (&String, &(String, OnDisk))| {
             let text = match now {
                 OnDisk::Text(text) => text.as_str(),
@@ -205,14 +206,14 @@ impl Verb {
             return self.say(followed.as_deref().unwrap_or(NOTHING));
         }
         self.here.may_write()?;
-        let mut paths = whole_paths(&paths, &self.sources);
+        let mut paths = whole_paths(&paths, &self.options.sources);
         if let Some(followed) = self.following() {
             paths.retain(|path| !followed.paths.contains(path));
             if paths.is_empty() {
                 return refused(format!("{} followed already.", followed.list()));
             }
         }
-        let (of, how) = (paths.clone(), self.sources.clone());
+        let (of, how) = (paths.clone(), self.options.sources.clone());
         let look = move |doing: &Doing| Looker::new(of, how, &doing.cancel);
         let looker = self.elsewhere(LOOKING.into(), "Nothing is followed.", look).await?;
         let looker = self.gathered(&paths, looker)?;

@@ -298,7 +298,7 @@ impl Verb {
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = self.known_size(self.rendering(&path, Form::Past, self.defaults.think), &info.name)?;
+        let rendered = self.known_size(self.rendering(&path, Form::Past, self.options.settings.think), &info.name)?;
         let starts_at = if first { 0 } else { self.here.slot.live.position() };
         let mut plan = self.fitted(&rendered, State::plan, &info.name).await?;
         // These messages are in no conversation, so no segment may refer to them.

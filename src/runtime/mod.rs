@@ -148,16 +148,23 @@ pub enum DeviceNotes {
 }
 
 #[derive(Debug)]
+pub struct EngineSetup {
+    pub channels: EngineChannels,
+    /// Tokenizer and template of the model the engine loads.
+    pub text: TextModel,
+    pub stop: Vec<crate::engine::protocol::Token>,
+    /// Tokens between two checkpoints inside a long document.
+    pub piece: usize,
+}
+
+#[derive(Debug)]
 pub struct Options {
     pub store: Arc<Store>,
     /// `--no-save`: the store is temporary; the interface shows that.
     pub discard: bool,
     /// With `--no-save`: the store of the saved sessions: its state is used and not changed.
     pub kept: Option<Arc<Store>>,
-    /// Tokenizer and template of the model the engine loads.
-    pub text: TextModel,
-    pub stop: Vec<crate::engine::protocol::Token>,
-    pub engine: EngineChannels,
+    /// The settings and the system text of new sessions.
     pub settings: Settings,
     pub system: Option<String>,
     pub opening: Opening,
@@ -165,8 +172,6 @@ pub struct Options {
     pub input: Input,
     pub config: Config,
     pub sources: crate::text::sources::SourceOptions,
-    /// Tokens between two checkpoints inside a long document.
-    pub piece: usize,
     pub save_state: SaveStates,
     /// Folder of the user's presets; `None`: only the built-in ones exist.
     pub presets: Option<std::path::PathBuf>,
@@ -187,7 +192,7 @@ pub struct Runtime {
 
 /// # Errors
 /// The system cannot start a thread.
-pub fn spawn(options: Options) -> std::io::Result<Runtime> {
+pub fn spawn(engine: EngineSetup, options: Options) -> std::io::Result<Runtime> {
     let (requests, inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     let (save_events, saves) = crossbeam_channel::unbounded();
@@ -195,7 +200,7 @@ pub fn spawn(options: Options) -> std::io::Result<Runtime> {
     let out = Out(out);
     let disk = Persistence::new(&options, writer, saves, out.clone());
     // Verbs are not `Send`, so the state is created on the runtime's thread.
-    let run = move || Box::new(State::new(options, disk, inbox, out)).run();
+    let run = move || Box::new(State::new(options, engine, disk, inbox, out)).run();
     let thread = std::thread::Builder::new().name("runtime".into()).spawn(run)?;
     Ok(Runtime { requests, notices, thread })
 }
@@ -215,6 +220,7 @@ impl Out {
 }
 
 struct State {
+    options: Options,
     inbox: Inbox,
     out: Out,
     engine: Engine,
@@ -230,13 +236,8 @@ struct State {
     quitting: bool,
     opened: Opened,
     drafts: drafts::Drafts,
-    defaults: Settings,
-    default_system: Option<String>,
-    opening: Opening,
     /// The run ends if the first session does not open.
     must_open: bool,
-    /// Lost state is read again without a question: input is a pipe.
-    reads_without_question: bool,
     noted_dropped_thoughts: bool,
     untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
@@ -244,11 +245,6 @@ struct State {
     attendance: Attendance,
     /// A stop or a failed request ends the run.
     one_shot: bool,
-    config: Config,
-    sources: crate::text::sources::SourceOptions,
-    presets: Option<std::path::PathBuf>,
-    overrides: Vec<(String, String)>,
-    device_notes: DeviceNotes,
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
@@ -259,12 +255,12 @@ struct State {
 }
 
 impl State {
-    fn new(o: Options, disk: Persistence, requests: Receiver<Request>, out: Out) -> State {
+    fn new(o: Options, engine: EngineSetup, disk: Persistence, requests: Receiver<Request>, out: Out) -> State {
         let session = Session::empty(o.settings.clone(), o.system.clone());
         State {
             inbox: Inbox::new(requests, o.attendance),
             out,
-            engine: Engine::new(o.engine, Renderer::new(o.text), o.stop, o.piece),
+            engine: Engine::new(engine.channels, Renderer::new(engine.text), engine.stop, engine.piece),
             disk,
             here: Active::new(Conversation::new(session, MAIN)),
             screen: 0,
@@ -275,22 +271,14 @@ impl State {
             acknowledged: 0,
             quitting: false,
             opened: Opened::default(),
-            drafts: drafts::Drafts::new(o.input),
-            defaults: o.settings,
-            default_system: o.system,
-            reads_without_question: matches!(o.opening, Opening::ResumeOrEnd(_)),
-            opening: o.opening,
+            drafts: drafts::Drafts::default(),
             must_open: false,
             noted_dropped_thoughts: false,
             untitled: VecDeque::new(),
             tables: HashMap::new(),
             attendance: o.attendance,
             one_shot: o.attendance == Attendance::Absent && o.input != Input::Calls,
-            config: o.config,
-            sources: o.sources,
-            presets: o.presets,
-            overrides: o.overrides,
-            device_notes: o.device_notes,
+            options: o,
             next_question: 0,
             reading_speed: 0.0,
             state_bytes: 0,

@@ -131,7 +131,7 @@ impl State {
     }
 
     pub fn empty_session(&self) -> Session {
-        Session::empty(self.defaults.clone(), self.default_system.clone())
+        Session::empty(self.options.settings.clone(), self.options.system.clone())
     }
 
     pub fn open_empty(&mut self, session: Session) {

@@ -313,7 +313,7 @@ impl State {
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.
     pub fn reserve(&self) -> u64 {
-        self.config.model.reserve_answer.min(self.engine.info.context_limit / 4)
+        self.options.config.model.reserve_answer.min(self.engine.info.context_limit / 4)
     }
 
     /// `, about 0:35`; empty if the reading speed is unknown.

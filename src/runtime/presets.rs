@@ -83,9 +83,9 @@ impl State {
     fn list_presets(&mut self) -> Done {
         let mut rows: String = BUILT_IN.iter().map(|p| format!("| {} | {} |\n", p.name, p.help)).collect();
         let mut own = String::new();
-        if let Some(dir) = &self.presets {
+        if let Some(dir) = &self.options.presets {
             for name in names(dir) {
-                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.defaults));
+                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.options.settings));
                 rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
             }
             own = format!(" `/preset save NAME` saves the current settings in {}.", dir.display());
@@ -101,7 +101,7 @@ impl State {
     /// ones. Nothing changes unless all values are valid.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
         let mut settings = self.here.settings.clone();
-        settings.begin_preset(&self.defaults);
+        settings.begin_preset(&self.options.settings);
         let mut display = Display::new();
         for (key, value) in &preset.values {
             match table::find(key).and_then(|row| settings.value(row)) {
@@ -114,18 +114,18 @@ impl State {
 
     fn take_preset(&mut self, name: &str) -> Done {
         if builtin(name).is_some() {
-            let message = self.here.settings.preset(name, &self.defaults);
+            let message = self.here.settings.preset(name, &self.options.settings);
             return self.settings_changed(message.map_err(RuntimeError::Refused)?);
         }
-        let dir = self.presets.clone().unwrap_or_default();
-        let preset = find(self.presets.as_deref(), name).map_err(RuntimeError::Refused)?;
+        let dir = self.options.presets.clone().unwrap_or_default();
+        let preset = find(self.options.presets.as_deref(), name).map_err(RuntimeError::Refused)?;
         let taken = self.settings_of(&preset);
         let (mut settings, display) = taken.map_err(|e| {
             let file = file_of(&dir, name);
             RuntimeError::Refused(format!("{}: {e}", file.display()))
         })?;
         settings.preset = name.to_owned();
-        let mut message = format!("Preset {name}: {}", summary(&preset, &self.defaults));
+        let mut message = format!("Preset {name}: {}", summary(&preset, &self.options.settings));
         if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
             settings.take(row, &self.here.settings);
             message.push_str(&format!(". Its thinking settings were ignored: {why}"));
@@ -154,7 +154,7 @@ impl State {
         if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
             return Err(refused(format!("\"{name}\" is reserved; choose another name")));
         }
-        let Some(dir) = &self.presets else {
+        let Some(dir) = &self.options.presets else {
             return Err(refused("There is no configuration folder".into()));
         };
         let settings = &self.here.settings;

@@ -81,7 +81,7 @@ impl State {
     }
 
     pub fn folder(&self) -> Option<&str> {
-        self.sources.base.to_str().filter(|folder| !folder.is_empty())
+        self.options.sources.base.to_str().filter(|folder| !folder.is_empty())
     }
 
     pub fn lock_session(&mut self, id: SessionId) {
@@ -170,10 +170,6 @@ impl State {
             self.here.complete_what_is_read();
         }
         Ok(())
-    }
-
-    pub fn remember_prompt(&mut self, text: &str) {
-        self.disk.remember(Change::Prompt(text.to_owned()));
     }
 
     pub fn point(&mut self, message: MessageId, segment: SegmentId) {

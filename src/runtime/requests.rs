@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use super::verb::Answer;
 use super::{Attendance, Done, Request, RuntimeError, State, Verb};
 use crate::config::commands::{LibraryAction, requests};
+use crate::store::Change;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -116,17 +117,15 @@ impl State {
     }
 
     pub fn choose(&mut self, question: u64, key: char) -> Done {
-        self.answered(question, Answer::Key(key));
-        Ok(())
+        self.answered(question, Answer::Key(key))
     }
 
     pub fn choose_files(&mut self, question: u64, files: Vec<usize>) -> Done {
-        self.answered(question, Answer::Files(files));
-        Ok(())
+        self.answered(question, Answer::Files(files))
     }
 
-    pub fn remember(&mut self, text: String) -> Done {
-        self.remember_prompt(&text);
+    pub fn remember(&mut self, prompt: String) -> Done {
+        self.disk.remember(Change::Prompt(prompt));
         Ok(())
     }
 }

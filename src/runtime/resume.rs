@@ -6,7 +6,7 @@ use super::execute::{THIS_CONVERSATION, cannot_be_used};
 use super::record::restored;
 use super::time::nothing_to_fork;
 use super::{
-    Attendance, Done, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
+    Attendance, Done, Opening, Plan, Rendered, Rights, RuntimeError, SaveState, Session, Settings, State, Tree, Verb,
     first_words, grouped, refused,
 };
 use crate::config::settings::session::Kept;
@@ -65,14 +65,14 @@ impl State {
         }
         let forks = self.disk.store.forks(record.id)?.into_iter().filter_map(|(fork, at)| Some((fork.name, at?)));
         let marks = self.disk.store.marks(record.id)?.into_iter().map(|mark| (mark.name, mark.message));
-        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults.own());
+        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.options.settings.own());
         self.say_unread(&record.name, &settings, &wrong);
-        for (key, value) in &self.overrides {
+        for (key, value) in &self.options.overrides {
             settings.set_for_run(key, value).map_err(RuntimeError::Refused)?;
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
-        let system = first.or_else(|| self.default_system.clone());
+        let system = first.or_else(|| self.options.system.clone());
         let mut session = Session {
             id: Some(record.id),
             name: record.name.clone(),
@@ -255,7 +255,8 @@ impl Verb {
         let about = self.about(read);
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.again());
-        if self.reads_without_question && self.attendance == Attendance::Present {
+        let is_pipe = matches!(self.options.opening, Opening::ResumeOrEnd(_));
+        if is_pipe && self.attendance == Attendance::Present {
             self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }

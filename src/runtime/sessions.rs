@@ -187,7 +187,7 @@ impl State {
                 row.title = format!("({}) {}", if row.pinned { PINNED } else { "-p" }, row.title);
             }
         }
-        let pins = self.config.sessions.pinned_first;
+        let pins = self.options.config.sessions.pinned_first;
         rows.sort_by_key(|row| (row.once, pins && !row.pinned));
         self.show(Notice::Sessions(rows))
     }

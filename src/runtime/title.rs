@@ -40,7 +40,7 @@ impl State {
         let answers = self.here.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
         let able =
             self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.engine.free_slots() > 0;
-        self.here.wants_title = self.config.sessions.titles
+        self.here.wants_title = self.options.config.sessions.titles
             && self.attendance == Attendance::Present
             && self.here.id.is_some()
             && self.here.title.is_empty()

@@ -1,8 +1,8 @@
 //! Verbs: linear functions that wait in place ([`super::baton`]).
 //!
 //! A verb is an `async fn` of [`Verb`]. At each `.await` it returns the [`State`] to the loop in [`super::run`], which
-//! handles requests, pages and other conversations. [`Conversation::wait`] names the wait; the event that ends it is
-//! stored in [`Conversation::wake`], and [`State::settle`] resumes the verb at once.
+//! handles requests, pages and other conversations. [`Conversation::wait`] names the wait. It ends when its condition
+//! holds or with the event in [`Conversation::wake`]; then [`State::settle`] resumes the verb.
 //!
 //! A verb may drive branches, each in another slot of the engine ([`super::fan_out`]).
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::baton::{Baton, Held, Running};
 use super::executor::Executor;
 use super::task::Task;
-use super::{Activity, Attendance, Choice, Conversation, Done, Level, Notice, Slot, State};
+use super::{Activity, Attendance, Choice, Conversation, Done, Notice, Slot, State};
 use crate::engine::protocol::EngineEvent;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
@@ -237,15 +237,16 @@ impl State {
     }
 
     /// Ignored if the question is no longer open.
-    pub fn answered(&mut self, question: u64, answer: Answer) {
-        let Wait::Question { id, before, .. } = &self.here.wait else { return };
-        if *id != question {
-            return;
+    pub fn answered(&mut self, question: u64, answer: Answer) -> Done {
+        if let Wait::Question { id, before, .. } = &self.here.wait
+            && *id == question
+        {
+            // The stop that led to the question is over.
+            if *before != Activity::Stopping {
+                self.activity(before.clone());
+            }
+            self.wake(Wake::Answer(answer));
         }
-        // The stop that led to the question is over.
-        if *before != Activity::Stopping {
-            self.activity(before.clone());
-        }
-        self.wake(Wake::Answer(answer));
+        Ok(())
     }
 }

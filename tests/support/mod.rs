@@ -266,13 +266,11 @@ impl Chat {
         config.follow.new = new_files;
         let mut sources = SourceOptions::new(&config.load);
         sources.base = dir.to_owned();
-        let runtime = runtime::spawn(Options {
+        let stop = text.tokenizer.stop_ids(&[]);
+        let options = Options {
             store: store_on(&dir.join("data"), disk),
             discard,
             kept,
-            stop: text.tokenizer.stop_ids(&[]),
-            text: text.clone(),
-            engine,
             settings,
             system,
             opening,
@@ -280,13 +278,13 @@ impl Chat {
             input,
             config,
             sources,
-            piece,
             save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
             device_notes: runtime::DeviceNotes::All,
-        })
-        .unwrap();
+        };
+        let engine = runtime::EngineSetup { channels: engine, text: text.clone(), stop, piece };
+        let runtime = runtime::spawn(engine, options).unwrap();
         Chat { runtime, text, log: None, seen: Vec::new(), engine: None }
     }
 

@@ -62,7 +62,7 @@ impl State {
             && self.engine.model().is_some_and(|m| m.server.is_none())
             && self.engine_is_free()
             && self.here.may_write().is_ok()
-            && tokens(true) > tokens(false) * self.config.follow.rebase_share
+            && tokens(true) > tokens(false) * self.options.config.follow.rebase_share
     }
 }
 

@@ -48,7 +48,7 @@ impl Verb {
             text.push_str(&format!("    {word:<10}  {}  {size}\n", p.name));
         }
         let more = pending.len().saturating_sub(LISTED);
-        let new = match self.config.follow.new {
+        let new = match self.options.config.follow.new {
             NewFiles::Ask => "asks about new files",
             NewFiles::Take => "reads new files",
             NewFiles::Ignore => "ignores new files",
@@ -107,7 +107,7 @@ impl Verb {
 
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
         let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
-        if new.is_empty() || self.config.follow.new == NewFiles::Take {
+        if new.is_empty() || self.options.config.follow.new == NewFiles::Take {
             return Ok(true);
         }
         if !asks {

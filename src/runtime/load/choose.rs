@@ -179,7 +179,7 @@ impl Verb {
                 decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
             };
         };
-        let limits = &self.config.load;
+        let limits = &self.options.config.load;
         if chosen || to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files {
             return Ok(Decision::Load);
         }

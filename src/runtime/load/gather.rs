@@ -19,7 +19,7 @@ impl Verb {
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let mut gathered = Gathered::default();
         if !paths.is_empty() {
-            let mut how = self.sources.clone();
+            let mut how = self.options.sources.clone();
             (how.force, how.pages) = (options.force, options.pages);
             if self.attendance == Attendance::Present {
                 how.not_text = "/load --force loads it as Latin-1.";

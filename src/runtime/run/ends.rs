@@ -96,7 +96,7 @@ impl State {
 
 impl Verb {
     pub async fn first_session(&mut self) -> Done {
-        let opening = std::mem::take(&mut self.opening);
+        let opening = self.options.opening.clone();
         if let Opening::Named(name) = opening {
             return self.start_new(Some(name));
         }

@@ -43,7 +43,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     assert_eq!(store.own_title(id("deeper")).unwrap(), None, "it is its first question");
     store.delete(id(&whole)).unwrap();
     let found = store.search("keeps the lamp", 10, &Watch::NONE).unwrap();
-    assert_eq!(found.iter().map(|hit| hit.name.as_str()).collect::<Vec<_>>(), ["beside"]);
+    assert_eq!(found.iter().map(|hit| hit.session.as_str()).collect::<Vec<_>>(), ["beside"]);
     assert_eq!(store.empty_trash(Some(0)).unwrap().sessions, 1);
     assert_eq!(texts("beside"), questions);
     assert_eq!(texts("deeper"), [questions[0], questions[2]]);
