@@ -78,7 +78,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
-    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.ui.mouse, kitty: false };
+    let modes = Modes { alternate_screen: !config.inline, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();
     let keys = KeySignals::watch()?;
@@ -90,7 +90,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     if answers.kitty {
         guard.add_kitty()?;
     }
-    if config.probe_glyphs && answers.wide_lines {
+    if !config.fixed_glyphs && answers.wide_lines {
         config.glyphs = Glyphs::Ascii;
     }
     config.light = answers.light == Some(true);

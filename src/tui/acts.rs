@@ -2,7 +2,6 @@
 
 use super::cleaned::clean;
 use super::keys::Action;
-use super::overlay::{ListView, Overlay, Page};
 use super::status::duration;
 use super::{App, Effect};
 use crate::config::commands::{is_command, message_text};
@@ -11,15 +10,16 @@ use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
 const NOTIFY_AFTER_MS: u64 = 10_000;
 
-/// How long an ordinary hint is shown.
+/// How long an ordinary hint is shown, and one about lost or waiting text.
 pub(super) const HINT_MS: u64 = 4_000;
+pub(super) const LONG_HINT_MS: u64 = 8_000;
 
 pub(super) fn note(app: &mut App, level: Level, text: &str) {
     app.open.transcript.note(level, text, app.requests);
 }
 
-pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
-    app.hint = Some((text.into(), Some(until)));
+pub(super) fn hint(app: &mut App, text: impl Into<String>, ms: u64) {
+    app.hint = Some((text.into(), Some(app.now + ms)));
 }
 
 #[derive(Debug)]
@@ -28,8 +28,15 @@ pub(super) struct Attempt {
     pub(super) warning: Option<String>,
 }
 
-pub(super) fn refuse(app: &mut App, why: impl Into<String>) {
-    app.refusal = Some(clean(&why.into()));
+pub(super) fn refuse(app: &mut App, why: impl AsRef<str>) {
+    app.refusal = Some(sentence(why.as_ref()));
+}
+
+/// With a full stop, unless the reason ends with a command to type.
+fn sentence(why: &str) -> String {
+    let why = clean(why);
+    let ended = why.ends_with(['.', '?', '!']) || why.contains(": /");
+    if ended { why } else { why + "." }
 }
 
 /// A command of the interface failed outside it: the input receives the line again. Without one, the reason is a note.
@@ -41,27 +48,17 @@ pub(super) fn failed(app: &mut App, why: &str) {
                 app.open.composer.set(&line);
             }
         }
-        None if app.refusal.as_deref() == Some(clean(why).as_str()) => {}
+        None if app.refusal.as_deref() == Some(sentence(why).as_str()) => {}
         None => note(app, Level::Error, why),
     }
 }
 
-pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, until: u64) {
+pub(super) fn offer(app: &mut App, text: &str, action: Action, what: &str, ms: u64) {
     let text = app.config.keys.offer(text, action, what);
-    hint(app, text, until);
+    hint(app, text, ms);
 }
 
-pub(super) fn open_page(app: &mut App, title: &str, text: String) {
-    app.popup = None;
-    app.overlay = Some(Overlay::Page(Page::new(title, text)));
-}
-
-pub(super) fn open_list(app: &mut App, view: impl FnOnce(&App) -> ListView) {
-    app.popup = None;
-    app.overlay = Some(Overlay::List(view(app)));
-}
-
-pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+pub(super) fn send(app: &mut App, request: Request) {
     app.requests += 1;
     app.sent += 1;
     // The answer belongs to the request that raised the question.
@@ -71,7 +68,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
         app.open.wanted = None;
         app.show_after_open = None;
     }
-    effects.push(Effect::Send(request));
+    app.effects.push(Effect::Send(request));
 }
 
 pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
@@ -91,11 +88,20 @@ pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     (!app.questions.is_empty()).then_some("Answer the question first")
 }
 
+/// Whether a request that leads elsewhere may be sent; a hint gives the reason against it.
+pub(super) fn may_lead(app: &mut App) -> bool {
+    let why = why_not_now(app);
+    if let Some(why) = why {
+        hint(app, why, HINT_MS);
+    }
+    why.is_none()
+}
+
 pub(super) fn hold(app: &mut App) {
     app.open.queue.held = !app.open.queue.lines.is_empty();
 }
 
-pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
+pub(super) fn stop(app: &mut App) {
     if app.runs() && app.activity != Activity::Stopping {
         // A question that the runtime has not started yet needs no waiting; background work reports its own stop.
         if !app.activity.rests() {
@@ -105,16 +111,16 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
         hold(app);
         // Not counted as a new request: notes of the stopped one still belong to it.
         app.sent += 1;
-        effects.push(Effect::Send(Request::Stop));
+        app.effects.push(Effect::Send(Request::Stop));
     }
 }
 
 /// Calls a user who is elsewhere when work that took long ends.
-pub(super) fn notify(app: &mut App, name: &str, what: &str, took: u64, effects: &mut Vec<Effect>) {
+pub(super) fn notify(app: &mut App, name: &str, what: &str, took: u64) {
     if took >= NOTIFY_AFTER_MS && !app.focused {
         app.unseen = true;
         let after = duration(took as f64 / 1e3);
-        effects.push(Effect::Notify(format!("{name}: {what} after {after}")));
+        app.effects.push(Effect::Notify(format!("{name}: {what} after {after}")));
     }
 }
 
@@ -122,12 +128,12 @@ pub(super) fn is_remembered(line: &str) -> bool {
     !is_command(line) && !line.trim().is_empty()
 }
 
-pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
+pub(super) fn remember(app: &mut App, line: &str) {
     if !is_remembered(line) {
         return;
     }
     app.sent += 1;
-    effects.push(Effect::Send(Request::Remember(message_text(line))));
+    app.effects.push(Effect::Send(Request::Remember(message_text(line))));
 }
 
 pub(super) fn answers_nothing(notice: &Notice) -> bool {

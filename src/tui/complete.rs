@@ -194,12 +194,12 @@ pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     }
 }
 
-pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
+pub(super) fn mention(app: &mut App) {
     if app.open.composer.text().starts_with('/') {
         return;
     }
     if let Some((_, query)) = typed(before_caret(app)) {
-        effects.push(Effect::ListFiles(query));
+        app.effects.push(Effect::ListFiles(query));
     }
 }
 
@@ -231,7 +231,7 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant, line });
 }
 
-pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn popup_key(app: &mut App, key: Key) -> bool {
     let Some(popup) = &mut app.popup else { return false };
     let last = popup.candidates.len().saturating_sub(1);
     let go = |popup: &mut Popup, to: usize| (popup.selected, popup.meant) = (to, true);
@@ -240,7 +240,7 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
         Code::Up | Code::BackTab => go(popup, popup.selected.checked_sub(1).unwrap_or(last)),
         Code::Down => go(popup, if popup.selected >= last { 0 } else { popup.selected + 1 }),
         Code::Tab => take_candidate(app),
-        Code::Enter if !key.alt && !key.shift => enter(app, now, effects),
+        Code::Enter if !key.alt && !key.shift => enter(app),
         _ => return false,
     }
     true
@@ -248,7 +248,7 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
 
 /// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
 /// is never replaced.
-fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+fn enter(app: &mut App) {
     let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.open.composer.text() != "/") else { return };
     let naming = popup.from == 0;
     let typed = app.open.composer.text().get(popup.from..).unwrap_or_default();
@@ -256,12 +256,12 @@ fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let chosen = popup.candidates.get(popup.selected).filter(|c| popup.meant && !exact && c.text != typed);
     let Some(candidate) = chosen else {
         app.popup = None;
-        return submit(app, now, effects);
+        return submit(app);
     };
     let runs = naming && find(candidate.text.trim_start_matches('/')).is_some_and(Command::runs_alone);
     take_candidate(app);
     if runs {
-        submit(app, now, effects);
+        submit(app);
     }
 }
 
@@ -284,10 +284,10 @@ fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     }
 }
 
-pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
+pub(super) fn complete(app: &mut App) {
     let line = before_caret(app).to_owned();
     match wanted(&line, &names(app)) {
-        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(unescaped(&prefix))),
+        Wanted::Paths(_, prefix) => app.effects.push(Effect::ListPaths(unescaped(&prefix))),
         Wanted::Known(from, candidates) => offer(app, from, candidates),
         Wanted::Nothing => {}
     }

@@ -1,13 +1,11 @@
 //! One entry of the transcript and its rows: a message with head, thoughts, text and end mark, or a note.
 //!
-//! [`super::markdown`] renders answers, `verbatim` questions, `rows` head, note and end mark; `layout` finds rows by
-//! number.
+//! [`super::markdown`] renders answers and questions; `layout` the rows around them, and finds rows by number.
 //!
 //! Rows are cached for one width; arriving text only renders the open tail again. Text is sanitized on arrival, so
 //! offsets are stable.
 
 mod layout;
-mod rows;
 
 use std::ops::Range;
 
@@ -18,8 +16,8 @@ use super::rows::Row;
 use crate::core::sanitize::sanitize;
 use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::Level;
-pub(super) use rows::note_rows;
-pub(crate) use rows::repeated;
+pub(super) use layout::note_rows;
+pub(crate) use layout::repeated;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {

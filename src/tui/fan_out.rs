@@ -1,26 +1,8 @@
 //! The answers of several documents to one question, as a table and as lines.
 
-use super::overlay::{Item, Kind, ListView};
-use crate::core::sanitize::{sanitize, sanitize_line};
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::Finish;
 use crate::runtime::protocol::{FanOut, FanOutRow};
-
-/// The table as a list; `before`, the previous one on screen, supplies filter and selection.
-pub(super) fn view(fan_out: FanOut, before: Option<&ListView>) -> ListView {
-    let clean = |(i, row): (usize, FanOutRow)| {
-        let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
-        let failed = row.failed.map(|why| sanitize_line(&why).into_owned());
-        Item::Answer(i, FanOutRow { document, text, failed, ..row })
-    };
-    let rows = fan_out.rows.into_iter().enumerate().map(clean);
-    let mut view = ListView::new(Kind::Answers, sanitize_line(&fan_out.question), rows);
-    view.open = !fan_out.over;
-    if let Some(before) = before {
-        view.list.set_query(before.list.query().to_owned());
-        view.list.select(before.list.selected_index());
-    }
-    view
-}
 
 /// `41,210-41,262`: the passage with the most attention, in the answer's own document.
 pub fn lines(row: &FanOutRow) -> String {
@@ -88,9 +70,5 @@ mod tests {
         assert!(lines[0].starts_with("war.txt: Prince Andrei") && !lines[0].contains('\u{1b}'), "{lines:?}");
         assert!(lines[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{lines:?}");
         assert_eq!(lines[1], "b.txt: (no kept state)");
-        let mut before = view(fan_out.clone(), None);
-        before.list.set_query("b.txt".into());
-        let again = view(fan_out, Some(&before));
-        assert!(matches!(again.list.selected(), Some(Item::Answer(1, _))));
     }
 }

@@ -1,12 +1,12 @@
 //! The list of files of a bare `/load`: folders first; Enter opens a folder or loads a file.
 
-use super::overlay::{Item, Kind, ListView};
+use super::lists::{Item, Kind, ListView};
 use super::{App, Effect, FileRow};
 use crate::config::commands::escaped;
 
 /// Opens a folder; its path is empty for the working folder, else it ends in a slash.
-pub(super) fn open(folder: &str, effects: &mut Vec<Effect>) {
-    effects.push(Effect::ListFolder(folder.to_owned()));
+pub(super) fn open(app: &mut App, folder: &str) {
+    app.effects.push(Effect::ListFolder(folder.to_owned()));
 }
 
 pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, String>) {
@@ -22,17 +22,17 @@ pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, St
     let mut view = ListView::new(Kind::Files, format!("Load from {shown}"), rows);
     view.folder = folder.to_owned();
     view.list.select(if folder == "/" { 1 } else { 2 });
-    super::acts::open_list(app, |_| view);
+    super::overlay::open_list(app, |_| view);
 }
 
 /// Opens the chosen folder, or returns the line that loads the choice.
-pub(super) fn take(folder: &str, row: &FileRow, effects: &mut Vec<Effect>) -> Option<String> {
+pub(super) fn take(app: &mut App, folder: &str, row: &FileRow) -> Option<String> {
     let load = |path: &str| Some(format!("/load {}", escaped(path)));
     match (row.name.as_str(), row.bytes) {
         ("./", _) => return load(if folder.is_empty() { "./" } else { folder }),
         (name, Some(_)) => return load(&format!("{folder}{name}")),
-        ("../", None) => open(&parent(folder), effects),
-        (name, None) => open(&format!("{folder}{name}"), effects),
+        ("../", None) => open(app, &parent(folder)),
+        (name, None) => open(app, &format!("{folder}{name}")),
     }
     None
 }

@@ -5,17 +5,14 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::acts::{hint, send};
+use super::App;
+use super::acts::{HINT_MS, hint, send};
 use super::cells::width;
 use super::keys::{Action, Code, Key};
-use super::open::Session;
 use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::transcript::Hit;
-use super::{App, Effect};
 use crate::runtime::protocol::Request;
-
-const HINT_MS: u64 = 3_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Find {
@@ -86,7 +83,8 @@ pub(super) fn open(app: &mut App) {
 }
 
 fn look(app: &mut App) {
-    let Session { find: Some(find), transcript, .. } = &mut *app.open else { return };
+    let open = &mut *app.open;
+    let (Some(find), transcript) = (&mut open.find, &mut open.transcript) else { return };
     find.hits = transcript.hits(&find.query);
     find.at = transcript.nearest(&find.hits).unwrap_or(0);
     if let Some(hit) = find.here() {
@@ -95,7 +93,8 @@ fn look(app: &mut App) {
 }
 
 fn step(app: &mut App, by: isize) {
-    let Session { find: Some(find), transcript, .. } = &mut *app.open else { return };
+    let open = &mut *app.open;
+    let (Some(find), transcript) = (&mut open.find, &mut open.transcript) else { return };
     let last = find.here();
     find.hits = transcript.hits(&find.query);
     let count = isize::try_from(find.hits.len()).unwrap_or(isize::MAX);
@@ -110,7 +109,7 @@ fn step(app: &mut App, by: isize) {
     }
 }
 
-pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn key(app: &mut App, key: Key) -> bool {
     let Some(find) = &mut app.open.find else { return false };
     if app.config.keys.action(key) == Some(Action::Find) {
         open(app);
@@ -118,7 +117,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     }
     match (key.code, find.typing) {
         (Code::Esc, _) => app.open.find = None,
-        (Code::Enter, true) if find.hits.is_empty() => hint(app, "Not found; Esc leaves the search", now + HINT_MS),
+        (Code::Enter, true) if find.hits.is_empty() => hint(app, "Not found; Esc leaves the search", HINT_MS),
         (Code::Enter, true) => find.typing = false,
         (Code::Backspace, true) => {
             find.query.pop();
@@ -145,7 +144,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
             app.open.find = None;
             app.find_here = Some(words.clone());
             app.wrote = false;
-            send(app, Request::Search(words), effects);
+            send(app, Request::Search(words));
         }
         _ => {
             app.open.find = None;

@@ -1,13 +1,13 @@
 //! The greeting of a session without messages, in the longest form that fits, and the questions about the sample
 //! document that the built-in model offers, by number or Tab.
 
+use super::App;
 use super::cells::{ellipsis, width};
 use super::cleaned::line;
 use super::entry::{date, short_count};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
-use super::{App, Effect};
 use crate::config::commands::COMMANDS;
 use crate::runtime::protocol::SessionRow;
 use crate::text::sample::{NAME, PATH, QUESTIONS};
@@ -53,19 +53,17 @@ pub(super) fn offered(app: &App) -> Option<&SessionRow> {
 
 /// The offer in the longest form that leaves room for the session's name.
 fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
-    let name = &row.name;
     let date = date(row.updated_ms, app.config.utc_offset_min);
     let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
-    let short = format!(" ({day}, {} tokens)", short_count(row.tokens));
-    let (whole, none) = (format!("{short}; type to start a new one"), String::new());
-    let left = |before: &str, rest: &str| room.saturating_sub(width(before) + width(rest) + 2);
-    let shown = width(name).min(24);
-    let before =
-        ["Enter continues ", "Enter: "].into_iter().find(|before| left(before, "") >= shown).unwrap_or("Enter: ");
-    let left = |rest: &str| left(before, rest);
-    let rest = [&whole, &short, &none].into_iter().find(|rest| left(rest) >= shown).unwrap_or(&none);
-    let name = ellipsis(&line(name), left(rest));
-    Row::of(format!("{before}\"{name}\"{rest}"), Face::from(Role::Key).bold())
+    let size = format!(" ({day}, {} tokens)", short_count(row.tokens));
+    let whole = format!("{size}; type to start a new one");
+    let forms =
+        [("Enter continues ", whole.as_str()), ("Enter continues ", &size), ("Enter continues ", ""), ("Enter: ", "")];
+    let left = |(before, rest): &(&str, &str)| room.saturating_sub(width(before) + width(rest) + 2);
+    let shown = width(&row.name).min(24);
+    let form = forms.into_iter().find(|form| left(form) >= shown).unwrap_or(("Enter: ", ""));
+    let name = ellipsis(&line(&row.name), left(&form));
+    Row::of(format!("{}\"{name}\"{}", form.0, form.1), Face::from(Role::Key).bold())
 }
 
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
@@ -161,10 +159,10 @@ pub(super) fn next(app: &App) -> Option<&'static str> {
     QUESTIONS.into_iter().find(|q| !is_done(q))
 }
 
-pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn load_first(app: &mut App, text: &str) -> bool {
     let ours = QUESTIONS.contains(&text) && may_offer(app);
     if ours {
-        super::mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], Vec::new(), effects);
+        super::mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], Vec::new());
     }
     ours
 }

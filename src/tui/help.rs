@@ -2,7 +2,7 @@
 
 use super::App;
 use super::keys::ACTIONS;
-use super::overlay::{HelpRow, Item, Kind, ListView, SettingRow};
+use super::lists::{HelpRow, Item, Kind, ListView, SettingRow};
 use crate::config::commands::{COMMANDS, Command, GROUPS, escaped, help};
 use crate::config::settings::table::ROWS;
 use crate::config::settings::{Origin, Row};

@@ -3,13 +3,13 @@
 mod overlay;
 mod question;
 
-use super::acts::{hint, offer, open_list, refuse, send, stop, why_not_now};
+use super::acts::{hint, offer, refuse, send, stop, why_not_now};
 use super::complete::{complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
-use super::overlay::{Item, Kind, ListView};
+use super::lists::{Item, Kind, ListView};
+use super::overlay::open_list;
 use super::perform::{copy_text, submit};
-use super::question::Standing;
 use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
 use crate::config::commands::{CopyWhat, WhileBusy};
@@ -17,38 +17,34 @@ use crate::core::Exit;
 use crate::core::sanitize::sanitize;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::with_newlines;
-use overlay::{close_overlay, overlay_key};
-use question::{question_ctrl_c, question_key, waiting_question_key};
 
 const ESC_MS: u64 = 800;
 const QUIT_MS: u64 = 2_000;
 const IGNORE_MS: u64 = 500;
 
-pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn key(app: &mut App, key: Key) {
     if key == Key::ctrl('c') {
-        return ctrl_c(app, now, effects);
+        return ctrl_c(app);
     }
     if app.phase != Phase::Running {
         return;
     }
-    match app.questions.front().map(|q| q.standing) {
-        Some(Standing::Asks) => question_key(app, key, now, effects),
-        Some(standing) => waiting_question_key(app, standing, key, now, effects),
-        None => place_key(app, key, now, effects),
+    if !question::key(app, key) {
+        place_key(app, key);
     }
 }
 
-fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+fn place_key(app: &mut App, key: Key) {
     if app.overlay.is_some() {
-        return overlay_key(app, key, now, effects);
+        return overlay::key(app, key);
     }
-    if app.open.find.is_some() && super::find::key(app, key, now, effects) {
+    if app.open.find.is_some() && super::find::key(app, key) {
         return;
     }
-    if app.popup.is_some() && popup_key(app, key, now, effects) {
+    if app.popup.is_some() && popup_key(app, key) {
         return;
     }
-    if key == TAKE_UP && super::late::take_up(app) {
+    if key == TAKE_UP && super::overlay::take_up(app) {
         return;
     }
     if app.open.several.is_some() && super::several::key(app, key) {
@@ -58,7 +54,7 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.activity.is_loading() && action.is_some_and(is_about_the_transcript) {
         return;
     }
-    if app.open.transcript.selected().is_some() && app.open.composer.is_empty() && selected_key(app, key, effects) {
+    if app.open.transcript.selected().is_some() && app.open.composer.is_empty() && selected_key(app, key) {
         return;
     }
     match action {
@@ -67,21 +63,21 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
                 Code::Char(c) => c.to_digit(10),
                 _ => None,
             };
-            super::open::go(app, number, now, effects);
+            super::open::go(app, number);
         }
-        Some(action) => perform(app, action, now, effects),
+        Some(action) => perform(app, action),
         None => {
             if let Code::Char(c) = key.code
                 && !key.ctrl
                 && !key.alt
             {
-                typed(app, c, now, effects);
+                typed(app, c);
             }
         }
     }
 }
 
-fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
+fn typed(app: &mut App, c: char) {
     if c == '?' && app.open.composer.is_empty() {
         return open_list(app, help::all);
     }
@@ -100,14 +96,14 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     let at_end = app.open.composer.cursor() == app.open.composer.text().len();
     if c == '/' && at_end && app.open.editing.is_none() && app.open.composer.is_recalled() {
         app.open.composer.clear_to_cut();
-        offer(app, "The question is set aside", Action::Yank, "brings it back", now + QUIT_MS);
+        offer(app, "The question is set aside", Action::Yank, "brings it back", QUIT_MS);
     }
-    write(app, c, effects);
+    write(app, c);
 }
 
-fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
+fn write(app: &mut App, c: char) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
-    super::complete::mention(app, effects);
+    super::complete::mention(app);
 }
 
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
@@ -135,7 +131,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     app.popup = if naming { super::complete::popup(app, &before) } else { None };
 }
 
-fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
+fn perform(app: &mut App, action: Action) {
     let cells = usize::from(app.size.0).saturating_sub(2);
     match action {
         Action::Send => {
@@ -146,13 +142,13 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                     c.insert("\n");
                 });
             } else {
-                submit(app, now, effects);
+                submit(app);
             }
         }
         Action::Newline => edit(app, |c| c.insert("\n")),
-        Action::Escape => escape(app, now, effects),
+        Action::Escape => escape(app),
         Action::Eof if !app.open.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
-        Action::Eof => quit_or_ask(app, effects),
+        Action::Eof => quit_or_ask(app),
         Action::Up => {
             if !app.open.composer.up(cells) {
                 let draft = app.open.composer.text().to_string();
@@ -174,7 +170,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         }
         Action::Backspace => {
             edit(app, |c| c.perform(action));
-            super::complete::mention(app, effects);
+            super::complete::mention(app);
         }
         Action::Delete
         | Action::KillWord
@@ -191,7 +187,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 app.open.composer.set(question);
                 app.offered = None;
             }
-            None => complete(app, effects),
+            None => complete(app),
         },
         Action::PageUp => app.open.transcript.scroll_pages(-1),
         Action::PageDown => app.open.transcript.scroll_pages(1),
@@ -208,18 +204,18 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 hint(
                     app,
                     format!("The panel needs {} columns; /stats and /ctx show the same", super::options::PANEL_FROM),
-                    now + QUIT_MS,
+                    QUIT_MS,
                 );
                 app.panel = None;
             }
         }
         Action::Split => {
             if let Err(why) = super::open::split(app) {
-                hint(app, why, now + QUIT_MS);
+                hint(app, why, QUIT_MS);
             }
         }
-        Action::OtherSide => super::open::switch_side(app, now, effects),
-        Action::Editor => effects.push(Effect::Editor(app.open.composer.expanded())),
+        Action::OtherSide => super::open::switch_side(app),
+        Action::Editor => app.effects.push(Effect::Editor(app.open.composer.expanded())),
         Action::Unqueue => match app.open.queue.lines.pop_front() {
             Some(next) => {
                 // The text in the input takes this place in the queue.
@@ -232,16 +228,16 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 app.took_out = true;
                 super::mention::is_decided(app);
             }
-            None => hint(app, "Nothing is queued", now + QUIT_MS),
+            None => hint(app, "Nothing is queued", QUIT_MS),
         },
-        Action::Redraw => effects.push(Effect::Repaint),
-        Action::Suspend => effects.push(Effect::Suspend),
+        Action::Redraw => app.effects.push(Effect::Repaint),
+        Action::Suspend => app.effects.push(Effect::Suspend),
         Action::Help => open_list(app, help::all),
         Action::Session | Action::None => {}
     }
 }
 
-fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+fn escape(app: &mut App) {
     if app.open.transcript.selected().is_some() {
         return app.open.transcript.deselect();
     }
@@ -250,69 +246,65 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if app.open.editing.take().is_some() {
         app.open.composer.clear_to_cut();
-        return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
+        return offer(app, "Edit left", Action::Yank, "brings the text back", QUIT_MS);
     }
     if app.runs() {
         if app.can_be_stopped() {
-            stop(app, effects);
-            app.armed = Some((Armed::Swallow, now + ESC_MS));
+            stop(app);
+            app.arm(Armed::Swallow, ESC_MS);
         }
         return;
     }
-    if app.is_armed(Armed::Escape, now) {
+    if app.is_armed(Armed::Escape) {
         (app.armed, app.hint) = (None, None);
-        if app.open.composer.is_empty() {
-            send(app, Request::Timeline, effects)
-        } else {
-            app.open.composer.clear_to_cut()
-        }
-    } else if !app.is_armed(Armed::Swallow, now) {
-        app.armed = Some((Armed::Escape, now + ESC_MS));
+        if app.open.composer.is_empty() { send(app, Request::Timeline) } else { app.open.composer.clear_to_cut() }
+    } else if !app.is_armed(Armed::Swallow) {
+        app.arm(Armed::Escape, ESC_MS);
         let text =
             if app.open.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
-        hint(app, text, now + ESC_MS);
+        hint(app, text, ESC_MS);
     }
 }
 
-fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+fn ctrl_c(app: &mut App) {
     if app.phase != Phase::Running {
-        return effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
+        return app.effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
     }
-    if question_ctrl_c(app, now, effects) {
+    if question::ctrl_c(app) {
         return;
     }
-    placed_ctrl_c(app, now, effects);
+    placed_ctrl_c(app);
     super::question::passed_by(app);
 }
 
-fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+fn placed_ctrl_c(app: &mut App) {
     if app.overlay.is_some() {
-        return close_overlay(app, effects);
+        return overlay::close(app);
     }
     if app.popup.take().is_some() || app.open.find.take().is_some() {
         return;
     }
-    if app.is_armed(Armed::Ignore, now) {
+    if app.is_armed(Armed::Ignore) {
         return;
     }
     if app.can_be_stopped() || app.activity == Activity::Stopping {
         if app.can_be_stopped() {
-            stop(app, effects);
+            stop(app);
         }
-        app.armed = Some((Armed::Ignore, now + IGNORE_MS));
+        app.arm(Armed::Ignore, IGNORE_MS);
     } else if !app.open.composer.is_empty() {
         app.open.composer.clear_to_cut();
         app.open.editing = None;
-        offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
-    } else if app.is_armed(Armed::Quit, now) {
-        quit(app, effects);
+        offer(app, "Cleared", Action::Yank, "brings it back", QUIT_MS);
+    } else if app.is_armed(Armed::Quit) {
+        quit(app);
     } else {
-        app.armed = Some((Armed::Quit, now + QUIT_MS));
+        app.arm(Armed::Quit, QUIT_MS);
         let warning = match is_unsaved(app) {
             true => "Not all is saved: Ctrl-C again quits and loses it",
             false => "Press Ctrl-C again to quit",
         };
-        hint(app, warning, now + QUIT_MS);
+        hint(app, warning, QUIT_MS);
     }
 }
 
@@ -331,35 +323,30 @@ fn is_about_the_transcript(action: Action) -> bool {
     )
 }
 
-fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
+fn selected_key(app: &mut App, key: Key) -> bool {
     let Some((number, message)) = app.open.transcript.selected_message() else { return false };
     let document = message.meta.document.as_ref().map(|d| d.name.clone());
     if key.ctrl || key.alt {
         return false;
     }
     let key = if app.config.ui.vim_keys { key.as_arrow() } else { key };
-    let by = match key.code {
-        Code::Up => -1,
-        Code::Down => 1,
-        Code::Home if app.config.ui.vim_keys => isize::MIN / 2,
-        Code::End if app.config.ui.vim_keys => isize::MAX / 2,
-        _ => 0,
-    };
-    if by != 0 {
+    let pages = matches!(key.code, Code::PageUp | Code::PageDown);
+    let ends = matches!(key.code, Code::Home | Code::End) && !app.config.ui.vim_keys;
+    if let Some(by) = key.steps(1).filter(|_| !pages && !ends) {
         app.open.transcript.select(by);
         return true;
     }
     let request = match key.code {
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {
-                Ok(text) => effects.push(Effect::Copy(text)),
+                Ok(text) => app.effects.push(Effect::Copy(text)),
                 Err(why) => refuse(app, why),
             }
             return true;
         }
         Code::Char(c @ ('i' | '1'..='9')) => {
             let passage = c.to_digit(10).map(u64::from);
-            send(app, Request::Look { at: Some(number), passage }, effects);
+            send(app, Request::Look { at: Some(number), passage });
             return true;
         }
         Code::Char('e') => Request::EditOpen(Some(number)),
@@ -381,6 +368,6 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         return true;
     }
     app.open.transcript.deselect();
-    send(app, request, effects);
+    send(app, request);
     true
 }

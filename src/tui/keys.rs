@@ -109,6 +109,19 @@ const NAMED: [(Code, &str, &[&str]); 15] = [
 ];
 
 impl Key {
+    /// How far a key moves in a list or page of so many rows.
+    pub(super) fn steps(self, page: isize) -> Option<isize> {
+        match self.code {
+            Code::Up => Some(-1),
+            Code::Down => Some(1),
+            Code::PageUp => Some(-page),
+            Code::PageDown => Some(page),
+            Code::Home => Some(isize::MIN / 2),
+            Code::End => Some(isize::MAX / 2),
+            _ => None,
+        }
+    }
+
     pub(super) fn as_arrow(self) -> Key {
         let code = match self.code {
             Code::Char('j') => Code::Down,

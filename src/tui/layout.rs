@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use ratatui::layout::Rect;
 
-use super::open::Side;
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row, first_rows};
 use super::tour::Tour;
@@ -47,7 +46,7 @@ pub struct Regions {
 
 pub fn panel_shown(app: &App) -> bool {
     app.size.0 >= PANEL_FROM
-        && app.open.side(app.size.0).is_none()
+        && app.open.is_left(app.size.0).is_none()
         && app.panel.unwrap_or(app.config.ui.panel != Panel::Off)
 }
 
@@ -121,7 +120,7 @@ pub fn regions(app: &App) -> Regions {
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
-    let side = app.open.side(width);
+    let side = app.open.is_left(width);
     let half = width.saturating_sub(1) / 2;
     let banner_cells = if side.is_some() { half } else { left };
     let note_cells = banner_cells.saturating_sub(u16::from(side.is_some()));
@@ -142,8 +141,8 @@ pub fn regions(app: &App) -> Regions {
     let transcript_rows = body.saturating_sub(below_question + marker);
     let (column, x, other_x, heading) = match side {
         None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),
-        Some(Side::Left) => (half.saturating_sub(1), 0, width - half, 1),
-        Some(Side::Right) => (half.saturating_sub(1), width - half, 0, 1),
+        Some(true) => (half.saturating_sub(1), 0, width - half, 1),
+        Some(false) => (half.saturating_sub(1), width - half, 0, 1),
     };
     let cells = column.min(width);
     let text = |x: u16, rows: u16| Rect { x, y: top + heading, width: cells, height: rows.saturating_sub(heading) };

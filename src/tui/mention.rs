@@ -9,7 +9,7 @@ use std::path::Path;
 
 use percent_encoding::percent_decode_str;
 
-use super::acts::{hint, remember, send};
+use super::acts::{LONG_HINT_MS, hint, remember, send};
 use super::keys::Action;
 use super::{App, Effect, Queued};
 use crate::config::commands;
@@ -17,7 +17,6 @@ use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{LoadOptions, Request};
 
-const HINT_MS: u64 = 6_000;
 const PASTED: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -151,85 +150,62 @@ pub fn below_home(path: String, home: Option<&Path>) -> String {
 /// The paths of a pasted text that contains nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped
 /// as terminals insert dropped files.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
-    let mut paths = Vec::new();
-    let mut chars = text.trim().chars().peekable();
-    while chars.peek().is_some() {
-        let mut path = String::new();
-        let quote = chars.next_if(|c| matches!(c, '\'' | '"'));
-        while let Some(c) = chars.next_if(|c| quote.map_or(!c.is_whitespace(), |q| *c != q)) {
-            match c {
-                '\\' if quote.is_none() => path.extend(chars.next()),
-                c => path.push(c),
-            }
-        }
-        if quote.is_some() {
-            chars.next()?;
-        }
-        if chars.peek().is_some_and(|c| !c.is_whitespace()) || paths.len() == PASTED {
-            return None;
-        }
-        while chars.next_if(|c| c.is_whitespace()).is_some() {}
-        let path = match path.strip_prefix("file://") {
-            Some(address) => {
-                let path = address.find('/').map_or(address, |at| &address[at..]);
-                percent_decode_str(path).decode_utf8().ok()?.into_owned()
-            }
-            None => path,
-        };
-        if !["/", "~/", "./", "../"].iter().any(|start| path.starts_with(start)) || path.len() < 2 {
-            return None;
-        }
-        paths.push(path);
-    }
-    (!paths.is_empty()).then_some(paths)
+    let paths: Vec<String> = shlex::split(text)?.into_iter().map(pasted_path).collect::<Option<_>>()?;
+    (1..=PASTED).contains(&paths.len()).then_some(paths)
 }
 
-pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
+fn pasted_path(word: String) -> Option<String> {
+    let path = match word.strip_prefix("file://") {
+        Some(address) => {
+            let path = address.find('/').map_or(address, |at| &address[at..]);
+            percent_decode_str(path).decode_utf8().ok()?.into_owned()
+        }
+        None => word,
+    };
+    let begins = ["/", "~/", "./", "../"].iter().any(|start| path.starts_with(start));
+    (begins && path.len() > 1).then_some(path)
+}
+
+pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>) -> bool {
     let names = names(text);
     if names.is_empty() {
         return false;
     }
     app.waiting = true;
     app.lookup = Some(Lookup::Question(text.to_string(), edits));
-    effects.push(Effect::FindPaths(names));
+    app.effects.push(Effect::FindPaths(names));
     true
 }
 
-pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn look_up_pasted(app: &mut App, text: &str) -> bool {
     if app.open.composer.text().starts_with('/') || app.open.editing.is_some() || app.lookup.is_some() {
         return false;
     }
     let Some(paths) = pasted_paths(text) else { return false };
     app.lookup = Some(Lookup::Pasted(text.to_string(), paths.clone()));
-    effects.push(Effect::FindPaths(paths));
+    app.effects.push(Effect::FindPaths(paths));
     true
 }
 
-pub(super) fn load_for_question(
-    app: &mut App,
-    text: String,
-    paths: Vec<String>,
-    library: Vec<String>,
-    effects: &mut Vec<Effect>,
-) {
+pub(super) fn load_for_question(app: &mut App, text: String, paths: Vec<String>, library: Vec<String>) {
     let line = commands::line_of(&text);
-    remember(app, &line, effects);
+    remember(app, &line);
     app.open.queue.lines.push_front(Queued { line, edits: None });
     app.open.reading = true;
-    load(app, paths, library, effects);
+    load(app, paths, library);
 }
 
-pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
+pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>) {
     let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
-    send(app, request, effects);
+    send(app, request);
 }
 
-pub(super) fn not_read(app: &mut App, now: u64) {
+pub(super) fn not_read(app: &mut App) {
     if std::mem::take(&mut app.open.reading) && !app.open.queue.lines.is_empty() {
         app.open.queue.held = true;
         let text = not_sent(app);
-        hint(app, text, now + HINT_MS);
+        hint(app, text, LONG_HINT_MS);
     }
 }
 

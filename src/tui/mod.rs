@@ -23,9 +23,9 @@ mod help;
 pub mod history;
 mod input;
 pub mod keys;
-mod late;
 pub mod layout;
 pub mod list;
+pub mod lists;
 pub mod looked;
 pub mod map;
 pub mod markdown;
@@ -44,7 +44,6 @@ mod quit;
 mod render;
 pub mod rows;
 pub mod selection;
-mod sessions;
 pub mod several;
 pub mod status;
 mod theme;
@@ -52,7 +51,6 @@ mod themes;
 pub mod tour;
 pub mod transcript;
 mod update;
-mod verbatim;
 pub mod view;
 pub mod wrap;
 
@@ -65,10 +63,11 @@ use complete::Popup;
 use drafts::Drafts;
 use find::Find;
 use history::History;
+use lists::Item;
 use open::Sessions;
 use options::UiConfig;
-use overlay::{Item, Overlay};
-use palette::Palette;
+use overlay::Overlay;
+use palette::{Palette, ThemeRow};
 use tour::Tour;
 
 pub use event::{Effect, Event, FileRow, Redraw};
@@ -148,6 +147,9 @@ pub struct App {
     /// The aside runs in parallel with other work and is stopped separately.
     aside_apart: bool,
     redraw: Redraw,
+    /// The time of the event that is applied.
+    now: u64,
+    effects: Vec<Effect>,
 }
 
 impl App {
@@ -189,8 +191,17 @@ impl App {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
-    fn is_armed(&self, what: Armed, now: u64) -> bool {
-        self.armed.is_some_and(|(armed, until)| armed == what && now < until)
+    /// Whether the user types what to search for.
+    fn searches(&self) -> bool {
+        self.open.find.as_ref().is_some_and(Find::typing)
+    }
+
+    fn arm(&mut self, what: Armed, ms: u64) {
+        self.armed = Some((what, self.now + ms));
+    }
+
+    fn is_armed(&self, what: Armed) -> bool {
+        self.armed.is_some_and(|(armed, until)| armed == what && self.now < until)
     }
 
     pub fn take_redraw(&mut self) -> Redraw {
@@ -218,15 +229,12 @@ impl App {
 
     /// In the list of themes, the selected one; otherwise the current one.
     pub fn palette(&self) -> &Palette {
-        let selected = match &self.overlay {
-            Some(Overlay::List(view)) => view.list.selected(),
-            _ => None,
-        };
-        match selected {
-            Some(Item::Theme(row)) => row.palette.as_ref().ok(),
-            _ => None,
+        if let Some(Overlay::List(view)) = &self.overlay
+            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.list.selected()
+        {
+            return selected;
         }
-        .unwrap_or(&self.config.theme)
+        &self.config.theme
     }
 
     fn relayout(&mut self) {
@@ -241,8 +249,8 @@ impl App {
             select_key: self.config.keys.shortest(keys::Action::PrevMessage),
         };
         self.open.transcript.set_look(look, regions.transcript.height as usize);
-        if let Some(other) = self.open.side_text(self.size.0) {
-            other.set_look(look, regions.other.height as usize);
+        if let Some(other) = self.open.at_side(self.size.0) {
+            other.transcript.set_look(look, regions.other.height as usize);
         }
         if let Some(several) = &mut self.open.several {
             several.set_size(regions.several.width as usize, regions.several.height as usize);

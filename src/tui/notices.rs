@@ -1,17 +1,18 @@
 //! Applies notices of the runtime. Untrusted text is sanitized here, except message texts: the transcript keeps their
 //! original for copying.
 
-use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, send};
+use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse, send};
 use super::cleaned::{clean, document_row, line, opened, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
+use super::lists::{self, Item, Kind, ListView, sessions};
 use super::map::MapView;
 use super::mention;
-use super::overlay::{Item, Kind, ListView, Overlay, Page};
+use super::overlay::{self, Overlay, Page, arrive};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::writing_speed;
-use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, fan_out, late, perform};
+use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, perform};
 use crate::core::sanitize::in_markdown;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
@@ -20,7 +21,7 @@ use crate::runtime::protocol::{
 
 const SPEEDS: usize = 42;
 
-pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
     let mut redraw = match &notice {
         Notice::Delta { .. } | Notice::FanOut(_) | Notice::Aside { .. } => Redraw::Stream,
         notice if answers_nothing(notice) => Redraw::Stream,
@@ -42,9 +43,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
     match notice {
         Notice::Ready(info) => app.model = Some(info),
         Notice::Session(view) => {
-            session(app, view, now, effects);
+            session(app, view);
             if let Some(held) = app.open.held.take() {
-                self::notice(app, held, now, effects);
+                self::notice(app, held);
             }
         }
         Notice::Tree(tree) => {
@@ -67,9 +68,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.answered &= count < app.sent;
             app.leads &= app.waiting;
             app.open.served(count);
+            sessions::acknowledged(app, count);
         }
-        Notice::Activity(activity) => redraw = self::activity(app, activity, now, effects),
-        Notice::Background { serial, notice } => redraw = super::open::background(app, serial, *notice, now, effects),
+        Notice::Activity(activity) => redraw = self::activity(app, activity),
+        Notice::Background { serial, notice } => redraw = super::open::background(app, serial, *notice),
         Notice::Meters(meters) => app.meters = meters,
         Notice::Save(state) => {
             app.save = match state {
@@ -84,45 +86,46 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Note(level, text) => {
             if level != Level::Info {
-                mention::not_read(app, now);
+                mention::not_read(app);
                 perform::not_led(app);
             }
             note(app, level, &text);
+            sessions::noted(app, &text);
         }
         Notice::Damage(text) => note(app, Level::Warn, &text),
-        Notice::Page { title, text } => late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))), now),
+        Notice::Page { title, text } => arrive(app, Overlay::Page(Page::new(line(&title), clean(&text)))),
         Notice::Looked { number, passages, sentence, title, text } => {
             let page = Page { looked: Some(number), passages, sentence, ..Page::new(line(&title), clean(&text)) };
-            late::arrive(app, Overlay::Page(page), now);
+            arrive(app, Overlay::Page(page));
         }
         Notice::Why { number, title, text, rows } => {
             let passages = rows.len();
             let page = Page { looked: Some(number), passages, ..Page::new(line(&title), clean(&text)) };
-            late::arrive(app, Overlay::Page(page), now);
+            arrive(app, Overlay::Page(page));
         }
-        Notice::Map(map) => late::arrive(app, Overlay::Map(MapView::new(map)), now),
+        Notice::Map(map) => arrive(app, Overlay::Map(MapView::new(map))),
         Notice::FanOut(fan_out) => {
             app.waiting = false;
             let nothing_open = app.overlay.is_none();
             let is_it = |page: &Overlay| matches!(page, Overlay::List(view) if view.kind == Kind::Answers);
-            if let Some(Overlay::List(view)) = late::find(app, is_it) {
-                *view = fan_out::view(fan_out, Some(&*view));
+            if let Some(Overlay::List(view)) = overlay::find(app, is_it) {
+                *view = lists::answers(fan_out, Some(&*view));
             } else if nothing_open || fan_out.over {
                 // A table that the user closed opens again when it is complete.
-                late::arrive(app, Overlay::List(fan_out::view(fan_out, None)), now);
+                arrive(app, Overlay::List(lists::answers(fan_out, None)));
             }
         }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", in_markdown(&line(&question)), clean(&text));
             let glyphs = app.config.glyphs;
             let open_aside = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
-            if let Some(Overlay::Aside { page, done: was }) = late::find(app, open_aside) {
+            if let Some(Overlay::Aside { page, done: was }) = overlay::find(app, open_aside) {
                 page.set_text(text, glyphs);
                 *was = done;
             } else if app.aside_dismissed {
                 app.aside_dismissed = done.is_none();
             } else {
-                late::arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done }, now);
+                arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
             }
             app.waiting = false;
         }
@@ -149,13 +152,13 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 app.open.editing = editing;
                 if text.starts_with("/system ") {
                     let sets = app.config.keys.does(Action::Send, "sets the text in the input").unwrap_or_default();
-                    offer(app, &sets, Action::Editor, "opens it in your editor", now + HINT_MS);
+                    offer(app, &sets, Action::Editor, "opens it in your editor", HINT_MS);
                 }
             } else {
-                offer(app, "The question is set aside", Action::Yank, "brings it back", now + HINT_MS);
+                offer(app, "The question is set aside", Action::Yank, "brings it back", HINT_MS);
             }
         }
-        Notice::Draft(text) => drafts::brought_back(app, &clean(&text), now),
+        Notice::Draft(text) => drafts::brought_back(app, &clean(&text)),
         Notice::Prompts(prompts) => app.history.earlier(prompts),
         Notice::Titled(title) => app.open.view.title = line(&title),
         Notice::Named { name, opened } => {
@@ -166,8 +169,8 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
         }
         Notice::Sessions(rows) => {
-            if let Some(view) = super::sessions::arrived(app, rows) {
-                arrive(app, view, now);
+            if let Some(view) = sessions::arrived(app, rows) {
+                arrive(app, Overlay::List(view));
             }
         }
         Notice::Found { query, rows } => {
@@ -176,30 +179,31 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r });
             let name = app.open.view.name.clone();
             let rows = rows.filter(|r| here.is_none() || r.session == name).map(Item::Hit);
-            arrive(app, ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows), now);
+            let view = ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows);
+            arrive(app, Overlay::List(view));
         }
         Notice::Timeline(rows) => {
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
             let rows = rows.into_iter().map(|r| Item::Turn(timeline_row(r)));
             let mut view = ListView::new(Kind::Timeline, "Timeline", rows);
             view.list.select(head);
-            arrive(app, view, now);
+            arrive(app, Overlay::List(view));
         }
         Notice::Documents { title, rows } => {
             let rows = rows.into_iter().map(|r| Item::Document(document_row(r)));
-            arrive(app, ListView::new(Kind::Documents, line(&title), rows), now);
+            arrive(app, Overlay::List(ListView::new(Kind::Documents, line(&title), rows)));
         }
-        Notice::Display(display) => super::themes::display(app, &display, effects),
+        Notice::Display(display) => super::themes::display(app, &display),
         Notice::Bye { farewell, unsaved } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit {
+            app.effects.push(Effect::Exit {
                 exit: unsaved.map_or(Exit::Ok, |u| u.exit),
                 farewell: farewell.map(|f| clean(&f)),
             });
         }
         Notice::Fatal { error, exit } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit { exit, farewell: Some(clean(&error)) });
+            app.effects.push(Effect::Exit { exit, farewell: Some(clean(&error)) });
         }
     }
     if app.attempt.is_some() && app.served >= app.sent && app.activity.rests() {
@@ -213,14 +217,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
 fn refused(app: &mut App) {
     let Some(super::acts::Attempt { line, warning: Some(why) }) = app.attempt.take() else { return };
     app.open.transcript.take_notes(app.requests);
-    app.refusal = Some(why);
+    refuse(app, why);
     if app.open.composer.is_empty() {
         app.open.composer.set(&line);
     }
-}
-
-fn arrive(app: &mut App, view: ListView, now: u64) {
-    late::arrive(app, Overlay::List(view), now);
 }
 
 /// Reports the reason once; the header keeps showing the state.
@@ -232,13 +232,9 @@ fn left_out(app: &mut App, why: String) -> String {
     why
 }
 
-fn session(app: &mut App, mut view: SessionView, now: u64, effects: &mut Vec<Effect>) {
-    let place = app.open.place();
+fn session(app: &mut App, mut view: SessionView) {
     let led_away = perform::led_away(app, &view);
-    super::open::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)), now, effects);
-    if app.open.place() != place {
-        late::session_left(app);
-    }
+    super::open::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)));
     if led_away {
         hold(app);
     }
@@ -256,12 +252,12 @@ fn session(app: &mut App, mut view: SessionView, now: u64, effects: &mut Vec<Eff
             true => {
                 note(app, Level::Warn, "That is on another branch; /timeline opens it when the current work is done")
             }
-            false => send(app, Request::Goto(GotoTarget::Message(id)), effects),
+            false => send(app, Request::Goto(GotoTarget::Message(id))),
         }
     }
 }
 
-fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+fn activity(app: &mut App, activity: Activity) -> Redraw {
     let (was_busy, was_background) = (app.busy(), app.activity.is_background());
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());
@@ -294,24 +290,24 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     if rests {
         app.open.transcript.close_open();
         if was_busy || was_background && !background {
-            became_idle(app, now, effects);
+            became_idle(app);
         }
         if background {
-            app.open.since.get_or_insert(now);
+            app.open.since.get_or_insert(app.now);
         }
         Redraw::Now
     } else {
-        app.open.since.get_or_insert(now);
+        app.open.since.get_or_insert(app.now);
         Redraw::Stream
     }
 }
 
-fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let took = app.open.since.take().map_or(0, |since| now.saturating_sub(since));
+fn became_idle(app: &mut App) {
+    let took = app.open.since.take().map_or(0, |since| app.now.saturating_sub(since));
     if !app.open.queue.lines.is_empty() {
         return;
     }
     let name = if app.open.view.name.is_empty() { "sala-chat".into() } else { app.open.view.name.clone() };
     let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
-    notify(app, &name, what, took, effects);
+    notify(app, &name, what, took);
 }

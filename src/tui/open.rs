@@ -1,6 +1,6 @@
 //! The sessions opened in this run: what each has of its own, and which one is on screen.
 //!
-//! `switch` goes from one to another, `background` applies notices about those off screen.
+//! `switch` opens another one, `background` applies notices about those off screen.
 
 mod background;
 mod switch;
@@ -13,7 +13,7 @@ use super::find::Find;
 use super::selection::Selection;
 use super::several::Several;
 use super::transcript::Transcript;
-use crate::core::transcript::{MessageId, Role};
+use crate::core::transcript::{LONGEST_PROMPT, MessageId, Role};
 use crate::runtime::protocol::{Notice, OpenSession, SessionView};
 pub(super) use background::background;
 use switch::Leaving;
@@ -101,6 +101,17 @@ impl Session {
         self.serial
     }
 
+    /// The draft to save if it differs from the runtime's. One above the size limit is not saved; the last one stays.
+    pub(super) fn unkept(&mut self) -> Option<String> {
+        let text = self.composer.expanded();
+        let text = if text.trim().is_empty() { String::new() } else { text };
+        if text == self.kept || text.len() > LONGEST_PROMPT {
+            return None;
+        }
+        self.kept.clone_from(&text);
+        Some(text)
+    }
+
     /// Applies a notice about the messages; returns any other.
     pub(super) fn take_message(&mut self, notice: Notice) -> Option<Notice> {
         match notice {
@@ -123,6 +134,12 @@ impl Session {
         None
     }
 
+    pub(super) fn seen(&mut self) {
+        if self.mark == Mark::Done {
+            (self.mark, self.news) = (Mark::Quiet, false);
+        }
+    }
+
     /// Keys must not act on a transcript that is hidden or replaced.
     pub(super) fn forget_places(&mut self) {
         self.transcript.deselect();
@@ -132,12 +149,6 @@ impl Session {
 
 pub(super) fn called(name: &str) -> &str {
     if name.is_empty() { UNNAMED } else { name }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Left,
-    Right,
 }
 
 /// The opened sessions in the order of opening. Dereferences to the one on screen.
@@ -215,27 +226,20 @@ impl Sessions {
         self.place_of(self.second.filter(|_| width >= SPLIT_FROM)?).filter(|at| *at != self.at)
     }
 
-    /// `None` without a second session. The one opened first is on the left.
-    pub fn side(&self, width: u16) -> Option<Side> {
-        self.place_at_side(width).map(|other| if self.at < other { Side::Left } else { Side::Right })
+    /// Beside a second session, whether this one is on the left, where the one opened first is.
+    pub fn is_left(&self, width: u16) -> Option<bool> {
+        self.place_at_side(width).map(|other| self.at < other)
     }
 
-    /// Number, name, state and text of the second session.
+    /// Number, name, state and text of the session at the side.
     pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
         let at = self.place_at_side(width)?;
         self.list.get(at).map(|s| (at + 1, called(&s.name), s.mark, &s.transcript))
     }
 
-    pub(super) fn look_at_side(&mut self, width: u16) {
-        let at = self.place_at_side(width);
-        if let Some(other) = at.and_then(|at| self.list.get_mut(at)).filter(|other| other.mark == Mark::Done) {
-            (other.mark, other.news) = (Mark::Quiet, false);
-        }
-    }
-
-    pub(super) fn side_text(&mut self, width: u16) -> Option<&mut Transcript> {
+    pub(super) fn at_side(&mut self, width: u16) -> Option<&mut Session> {
         let at = self.place_at_side(width)?;
-        self.list.get_mut(at).map(|s| &mut s.transcript)
+        self.list.get_mut(at)
     }
 
     pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
@@ -254,7 +258,7 @@ impl Sessions {
         texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
-    /// Adopts the runtime's list; what belongs to sessions that are closed goes.
+    /// Adopts the runtime's list and drops the sessions that are closed.
     pub(super) fn set_list(&mut self, opened: Vec<OpenSession>) {
         let mut before: Vec<Session> = std::mem::take(&mut self.list);
         let shown = before.swap_remove(self.at);

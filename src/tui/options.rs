@@ -19,6 +19,8 @@ pub enum Glyphs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
+    /// `NO_COLOR` and `CLICOLOR=0`: attributes only, in every theme.
+    None,
     Sixteen,
     /// The 16 colours and a fixed cube.
     Fixed,
@@ -27,7 +29,7 @@ pub enum Depth {
     Rgb,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct UiConfig {
     /// Requests sent before the interface started, in the runtime's numbering.
     pub sent_before: u64,
@@ -38,13 +40,12 @@ pub struct UiConfig {
     pub themes_dir: Option<PathBuf>,
     pub presets_dir: Option<PathBuf>,
     pub themes: Vec<String>,
-    /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, in every theme.
-    pub colour: bool,
     pub depth: Depth,
     pub glyphs: Glyphs,
-    /// Glyphs are `auto`: ASCII if the terminal draws lines two cells wide.
-    pub probe_glyphs: bool,
-    pub alternate_screen: bool,
+    /// Else the glyphs are ASCII if the terminal draws lines two cells wide.
+    pub fixed_glyphs: bool,
+    /// Without the alternate screen.
+    pub inline: bool,
     pub think_show: ThinkShow,
     pub clipboard: ClipboardMethod,
     pub keys: KeyTable,
@@ -74,34 +75,6 @@ impl UiConfig {
                 "ui.look" => self.ui.look = value.parse().unwrap_or(self.ui.look),
                 _ => {}
             }
-        }
-    }
-}
-
-impl Default for UiConfig {
-    fn default() -> Self {
-        UiConfig {
-            sent_before: 0,
-            ui: Default::default(),
-            theme: Palette::built_in(ThemeName::Auto, false),
-            light: false,
-            themes_dir: None,
-            presets_dir: None,
-            themes: Vec::new(),
-            colour: true,
-            depth: Depth::Rgb,
-            glyphs: Glyphs::Unicode,
-            probe_glyphs: true,
-            alternate_screen: true,
-            think_show: ThinkShow::Fold,
-            clipboard: ClipboardMethod::Auto,
-            keys: KeyTable::default(),
-            settings: Default::default(),
-            settings_file: None,
-            home: None,
-            state_dir: None,
-            utc_offset_min: 0,
-            offer: None,
         }
     }
 }

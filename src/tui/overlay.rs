@@ -1,14 +1,21 @@
 //! Pages and lists over the transcript. At most one is open; Esc closes it.
+//!
+//! One that arrives while the user types waits for [`TAKE_UP`], because it would swallow letters. An open page gives
+//! way when the user types a letter that it does not use.
 
-use super::event::FileRow;
-use super::list::List;
+use super::App;
+use super::acts::{LONG_HINT_MS, hint};
+use super::cells::width;
+use super::keys::{Code, Key, TAKE_UP};
+use super::lists::{Kind, ListView};
 use super::map::MapView;
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
-use super::palette::ThemeRow;
-use super::rows::Row;
+use super::paint::Painter;
+use super::rows::{Role, Row};
 use crate::core::transcript::Finish;
-use crate::runtime::protocol::{DocumentRow, FanOutRow, Request, SearchRow, SessionRow, TimelineRow};
+use crate::runtime::protocol::Request;
+use ratatui::layout::Rect;
 
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -21,8 +28,8 @@ pub struct Page {
     pub passages: usize,
     /// Shown sentence of that answer (0: all of it), and the number of sentences.
     pub sentence: (u64, u64),
-    pub(super) height: usize,
-    pub(super) width: usize,
+    pub height: usize,
+    pub width: usize,
 }
 
 impl Page {
@@ -40,24 +47,62 @@ impl Page {
         }
     }
 
+    fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
+        self.height = height;
+        if self.width != width || self.rows.is_empty() {
+            self.width = width;
+            self.layout(glyphs);
+        }
+        self.scroll(0);
+    }
+
     fn layout(&mut self, glyphs: Glyphs) {
         let colours = Colours::default();
         let cells = self.width.saturating_sub(4).clamp(8, 110);
         self.rows = render(&self.text, Style { cells, glyphs, colours: &colours }).rows().to_vec();
-        self.top = self.top.min(self.last_top());
-    }
-
-    fn last_top(&self) -> usize {
-        self.rows.len().saturating_sub(self.body_height())
+        self.scroll(0);
     }
 
     /// Title and footer take two rows.
-    pub fn body_height(&self) -> usize {
+    fn body_height(&self) -> usize {
         self.height.saturating_sub(2).max(1)
     }
 
-    pub fn scroll(&mut self, by: isize) {
-        self.top = self.top.saturating_add_signed(by).min(self.last_top());
+    fn scroll(&mut self, by: isize) {
+        let last = self.rows.len().saturating_sub(self.body_height());
+        self.top = self.top.saturating_add_signed(by).min(last);
+    }
+
+    pub(super) fn other_sentence(&self, forward: bool) -> Option<Request> {
+        let ((shown, all), at) = (self.sentence, self.looked);
+        match (forward, shown) {
+            (true, shown) if shown < all => Some(Request::LookSentence { at, sentence: shown + 1 }),
+            (false, 1) => Some(Request::Look { at, passage: None }),
+            (false, shown @ 2..) => Some(Request::LookSentence { at, sentence: shown - 1 }),
+            _ => None,
+        }
+    }
+
+    fn footer(&self) -> &'static str {
+        match (self.sentence.0, self.passages, self.sentence.1) {
+            (1.., ..) => "Left/Right other sentences   Up/Down scroll   Esc closes",
+            (0, 0, 0) => "Up/Down PgUp/PgDn scroll   Esc closes",
+            (0, 0, _) => "Right by sentence   Up/Down scroll   Esc closes",
+            (0, 1, 0) => "1 opens the passage   Up/Down scroll   Esc closes",
+            (0, 1, _) => "1 opens the passage   Right by sentence   Up/Down scroll   Esc closes",
+            (0, _, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
+            (0, _, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
+        }
+    }
+
+    fn draw(&self, painter: &mut Painter<'_>, area: Rect) {
+        painter.text(area, 0, &format!(" {}", self.title), Role::Heading);
+        let body = self.body_height();
+        painter.rows(area, 1, 2, self.rows.iter().skip(self.top).take(body));
+        if self.rows.len() > body {
+            let last = (self.top + body).min(self.rows.len());
+            painter.right(area, 0, 1, &format!("{}-{last} of {}", self.top + 1, self.rows.len()), Role::Dim);
+        }
     }
 }
 
@@ -70,171 +115,10 @@ pub enum Overlay {
     List(ListView),
 }
 
-/// The kind of a list determines its columns, its keys and whether letters filter it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Sessions,
-    Found,
-    Timeline,
-    Documents,
-    Prompts,
-    Themes,
-    Answers,
-    Settings,
-    Help,
-    Files,
-}
-
-impl Kind {
-    /// In the other lists letters are commands.
-    pub fn has_filter(self) -> bool {
-        !matches!(self, Kind::Found | Kind::Timeline)
-    }
-
-    /// The list's name in hints, and its keys.
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Kind::Sessions => ("the list of sessions", SESSION_KEYS[0]),
-            Kind::Found => ("search results", "Enter opens at the message   Esc closes"),
-            Kind::Timeline => ("the timeline", "Enter goes there   f forks there   Esc closes"),
-            Kind::Documents => ("the documents", "type to filter   Enter shows the text   Esc closes"),
-            Kind::Prompts => ("earlier prompts", "type to search   Ctrl-R next   Enter inserts   Esc closes"),
-            Kind::Themes => ("the list of themes", "Up/Down show   type to filter   Enter applies   Esc cancels"),
-            Kind::Answers => {
-                ("the answers of the library", "type to filter   Enter opens the answer in a session   Esc closes")
-            }
-            Kind::Settings => ("the settings", "type to filter   Enter changes   Esc closes"),
-            Kind::Help => ("help", "type to filter   Enter inserts the command   Esc closes"),
-            Kind::Files => {
-                ("the list of files", "type to filter   Enter opens or loads   Left folder above   Esc closes")
-            }
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub enum Item {
-    Session(SessionRow),
-    Hit(SearchRow),
-    Turn(TimelineRow),
-    Document(DocumentRow),
-    Prompt(String),
-    Theme(ThemeRow),
-    /// An answer of a fan-out, with its index in the runtime's table.
-    Answer(usize, FanOutRow),
-    Setting(SettingRow),
-    Help(HelpRow),
-    Heading(String),
-    File(FileRow),
-}
-
-impl Item {
-    fn text(&self) -> String {
-        match self {
-            Item::Session(r) => format!("{} {}", r.name, r.title),
-            Item::Hit(r) => r.snippet.clone(),
-            Item::Turn(r) => r.title.clone(),
-            Item::Document(r) => r.name.clone(),
-            Item::Prompt(text) => text.clone(),
-            Item::Theme(r) => r.name.clone(),
-            Item::Answer(_, r) => format!("{} {}", r.document, r.text),
-            Item::Setting(r) => format!("{} {}", r.name, r.help),
-            Item::Help(r) => format!("{} {}", r.what, r.words),
-            Item::Heading(_) => String::new(),
-            Item::File(r) => r.name.clone(),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct SettingRow {
-    pub name: &'static str,
-    pub value: String,
-    pub help: &'static str,
-    /// The value differs from the default.
-    pub changed: bool,
-    /// The command that sets the present value.
-    pub line: String,
-}
-
-#[derive(Clone, Debug)]
-pub struct HelpRow {
-    /// A command with its arguments, or keys.
-    pub what: String,
-    /// The same for a narrow window.
-    pub short: String,
-    pub does: String,
-    pub words: String,
-    pub line: Option<String>,
-}
-
-impl HelpRow {
-    pub const CELLS: usize = 26;
-}
-
-#[derive(Clone, Debug)]
-pub struct ListView {
-    pub kind: Kind,
-    pub title: String,
-    pub list: List<Item>,
-    pub open: bool,
-    pub folder: String,
-    pub(super) picked: Picked,
-}
-
-/// Keys of the list of sessions, in the longest form that fits.
-const SESSION_KEYS: [&str; 3] = [
-    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
-    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
-    "F2 name F3 pin Del ^S ^F Esc",
-];
-
-/// Which sessions the list shows, and in which order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Picked {
-    pub order: Order,
-    pub this_folder: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
-    /// As the runtime sends them: pinned first, then by date.
-    #[default]
-    Date,
-    Name,
-    Tokens,
-}
-
-impl ListView {
-    pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
-        let list = List::new(items.into_iter().collect(), Item::text, matches!(kind, Kind::Help | Kind::Settings));
-        ListView { kind, title: title.into(), list, open: false, folder: String::new(), picked: Picked::default() }
-    }
-
-    fn footer(&self, cells: usize) -> &'static str {
-        match self.kind {
-            Kind::Found | Kind::Documents if self.list.items().is_empty() => "Esc closes",
-            Kind::Sessions => SESSION_KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(SESSION_KEYS[2]),
-            Kind::Answers if self.open => "asking   Esc stops",
-            Kind::Help if matches!(self.list.selected(), Some(Item::Help(HelpRow { line: None, .. }))) => {
-                "type to filter   Enter or Esc closes"
-            }
-            kind => kind.words().1,
-        }
-    }
-}
-
 impl Overlay {
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
         match self {
-            Overlay::Page(page) | Overlay::Aside { page, .. } => {
-                page.height = height;
-                if page.width != width || page.rows.is_empty() {
-                    page.width = width;
-                    page.layout(glyphs);
-                }
-                page.top = page.top.min(page.last_top());
-            }
+            Overlay::Page(page) | Overlay::Aside { page, .. } => page.set_size(width, height, glyphs),
             // Margins on both sides; heading, blank row, description and keys take five rows.
             Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
             Overlay::List(_) => {}
@@ -247,8 +131,7 @@ impl Overlay {
             Overlay::Aside { done: None, .. } => "the aside, which is being written",
             Overlay::Aside { done: Some(_), .. } => "the aside",
             Overlay::Map(_) => "the map",
-            Overlay::List(view) if view.kind == Kind::Documents => &view.title,
-            Overlay::List(view) => view.kind.words().0,
+            Overlay::List(view) => view.name(),
         }
     }
 
@@ -261,21 +144,6 @@ impl Overlay {
         }
     }
 
-    pub fn looked(&self) -> Option<u64> {
-        if let Overlay::Page(page) = self { page.looked } else { None }
-    }
-
-    pub fn other_sentence(&self, forward: bool) -> Option<Request> {
-        let Overlay::Page(page) = self else { return None };
-        let ((shown, all), at) = (page.sentence, page.looked);
-        match (forward, shown) {
-            (true, shown) if shown < all => Some(Request::LookSentence { at, sentence: shown + 1 }),
-            (false, 1) => Some(Request::Look { at, passage: None }),
-            (false, shown @ 2..) => Some(Request::LookSentence { at, sentence: shown - 1 }),
-            _ => None,
-        }
-    }
-
     pub fn step(&mut self, by: isize) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
@@ -284,46 +152,134 @@ impl Overlay {
         }
     }
 
-    /// `None` if the list has no filter.
+    /// What is typed into it; `None` without a place to type.
     pub fn query(&self) -> Option<&str> {
+        if let Overlay::List(view) = self { view.query() } else { None }
+    }
+
+    pub fn edit_query(&mut self, change: impl FnOnce(&mut String)) {
+        if let Overlay::List(view) = self {
+            view.edit_query(change);
+        }
+    }
+
+    pub(super) fn list_of(&mut self, kind: Kind) -> Option<&mut ListView> {
         match self {
-            Overlay::List(view) if view.kind.has_filter() => Some(view.list.query()),
+            Overlay::List(view) if view.kind == kind => Some(view),
             _ => None,
         }
     }
 
-    pub fn set_query(&mut self, query: String) {
-        match self {
-            // A slash searches message texts, so it does not filter names.
-            Overlay::List(view) if view.kind == Kind::Sessions && query.starts_with('/') => {
-                view.list.set_query(String::new());
-                view.list.set_query_text(query);
-            }
-            // A slash begins a search, as in a pager.
-            Overlay::List(view) if view.kind == Kind::Help => {
-                view.list.set_query(query.trim_start_matches('/').to_owned());
-            }
-            Overlay::List(view) if view.kind.has_filter() => view.list.set_query(query),
-            _ => {}
+    /// Whether a question is about a change of the selected session, so that the filter receives no more letters.
+    pub(super) fn is_changing(&self) -> bool {
+        matches!(self, Overlay::List(view) if view.is_changing())
+    }
+
+    /// Letters that are keys of the open page or list.
+    pub(super) fn shortcut(&self, key: Key, vim: bool) -> Code {
+        let own = matches!(self, Overlay::List(view) if view.kind == Kind::Timeline) && key.code == Code::Char('g');
+        let free = self.query().is_none_or(str::is_empty) && !own;
+        let key = if vim && free { key.as_arrow() } else { key };
+        match (self, key.code) {
+            (Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Map(_), Code::Char('q')) => Code::Esc,
+            (Overlay::Page(_) | Overlay::Aside { .. }, Code::Char(' ')) => Code::PageDown,
+            (Overlay::Map(_), Code::Char('h')) => Code::Left,
+            (Overlay::Map(_), Code::Char('l')) => Code::Right,
+            (open, Code::Char('k')) if open.query().is_none() => Code::Up,
+            (open, Code::Char('j')) if open.query().is_none() => Code::Down,
+            (_, code) => code,
         }
     }
 
-    /// The keys of the open page or list, for a line of so many cells.
-    pub fn footer(&self, cells: usize) -> &'static str {
+    fn footer(&self, cells: usize) -> &'static str {
         match self {
-            Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",
-            Overlay::Page(page) => match (page.passages, page.sentence.1) {
-                (0, 0) => "Up/Down PgUp/PgDn scroll   Esc closes",
-                (0, _) => "Right by sentence   Up/Down scroll   Esc closes",
-                (1, 0) => "1 opens the passage   Up/Down scroll   Esc closes",
-                (1, _) => "1 opens the passage   Right by sentence   Up/Down scroll   Esc closes",
-                (_, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
-                (_, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
-            },
+            Overlay::Page(page) => page.footer(),
             Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
             Overlay::List(view) => view.footer(cells),
         }
+    }
+
+    pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
+        painter.clear(area);
+        match self {
+            Overlay::Page(page) | Overlay::Aside { page, .. } => page.draw(painter, area),
+            Overlay::Map(view) => view.draw(painter, area),
+            Overlay::List(view) => view.draw(app, painter, area),
+        }
+        // The parts that fit whole; the last one, which closes, stays longest.
+        let cells = usize::from(area.width);
+        let mut parts: Vec<&str> = self.footer(cells).split("   ").collect();
+        while parts.len() > 1 && width(&parts.join("   ")) > cells.saturating_sub(1) {
+            parts.remove(parts.len() - 2);
+        }
+        painter.text(area, area.height.saturating_sub(1), &format!(" {}", parts.join("   ")), Role::Dim);
+    }
+}
+
+pub(super) fn open(app: &mut App, page: Overlay) {
+    app.popup = None;
+    app.overlay = Some(page);
+}
+
+pub(super) fn open_page(app: &mut App, title: &str, text: String) {
+    open(app, Overlay::Page(Page::new(title, text)));
+}
+
+pub(super) fn open_list(app: &mut App, view: impl FnOnce(&App) -> ListView) {
+    let view = view(app);
+    open(app, Overlay::List(view));
+}
+
+pub(super) fn arrive(app: &mut App, page: Overlay) {
+    match writes_on(app) {
+        true => set_aside(app, page),
+        false => open(app, page),
+    }
+}
+
+fn set_aside(app: &mut App, page: Overlay) {
+    // The keys take the place of the hint afterwards, among them the one that opens the page.
+    hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.name()), LONG_HINT_MS);
+    (app.set_aside, app.sent_since_set_aside) = (Some(page), false);
+}
+
+/// Whether the user typed after the last request.
+fn writes_on(app: &App) -> bool {
+    // The tour needs its pages at once.
+    if app.tour.is_some() {
+        return false;
+    }
+    match &app.overlay {
+        Some(open) => open.query().is_some_and(|query| !query.is_empty()),
+        None => app.wrote && !app.open.composer.is_empty() || app.searches(),
+    }
+}
+
+/// The open page or the one set aside, if it is of that kind.
+pub(super) fn find(app: &mut App, is_it: impl Fn(&Overlay) -> bool) -> Option<&mut Overlay> {
+    [&mut app.overlay, &mut app.set_aside].into_iter().flatten().find(|page| is_it(page))
+}
+
+pub(super) fn take_up(app: &mut App) -> bool {
+    let Some(page) = app.set_aside.take() else { return false };
+    app.hint = None;
+    open(app, page);
+    true
+}
+
+pub(super) fn give_way(app: &mut App) -> bool {
+    if app.tour.is_some() || app.overlay.as_ref().is_some_and(|open| open.query().is_some()) {
+        return false;
+    }
+    let page = app.overlay.take();
+    page.map(|page| set_aside(app, page)).is_some()
+}
+
+/// A page that still waits when the second line is sent is forgotten.
+pub(super) fn line_sent(app: &mut App) {
+    if app.set_aside.is_some() && std::mem::replace(&mut app.sent_since_set_aside, true) {
+        app.set_aside = None;
     }
 }

@@ -110,16 +110,6 @@ macro_rules! roles {
         pub const ROLES: &[RoleRow] = &[$(
             RoleRow { role: Role::$Role, name: $name, help: $help, plain: $plain, dark: $dark, light: $light },
         )+];
-
-        enum Place { $($Role),+ }
-
-        /// `None` for code colours, which the code theme defines.
-        const fn place(role: Role) -> Option<usize> {
-            match role {
-                $( Role::$Role => Some(Place::$Role as usize), )+
-                Role::Ansi(_) | Role::Rgb(..) => None,
-            }
-        }
     };
 }
 
@@ -145,11 +135,22 @@ roles! {
     Key "key" "keys named in hints":                                 "bold"             "cyan"                  "blue";
 }
 
+/// `None` for code colours, which the code theme defines.
+fn place(role: Role) -> Option<usize> {
+    ROLES.iter().position(|row| row.role == role)
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Palette {
     pub name: String,
     looks: [Style; ROLES.len()],
     code: bool,
+}
+
+impl Default for Palette {
+    fn default() -> Palette {
+        Palette::built_in(ThemeName::Auto, false)
+    }
 }
 
 impl Palette {

@@ -1,18 +1,19 @@
 //! Sending: messages, commands, the queue, and commands that the interface executes itself.
 
-use super::acts::{Attempt, asking, hold, note, open_list, open_page, refuse, remember, send};
-use super::markdown::{Colours, Style, render};
+use super::acts::{Attempt, asking, hold, note, refuse, remember, send};
+use super::markdown::{Colours, Style, render, verbatim};
 use super::mention;
 use super::options::ThinkShow;
+use super::overlay::{open_list, open_page};
 use super::quit::quit_or_ask;
-use super::{App, Effect, Queued, verbatim};
+use super::{App, Effect, Queued};
 use super::{files, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
 use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
 
-pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn submit(app: &mut App) {
     (app.offered, app.wrote) = (None, false);
     // A command on its own line after a recalled question runs; the question stays in the input.
     if app.open.editing.is_none()
@@ -25,7 +26,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.open.transcript.follow();
         return match waits(app, &parsed.outcome) {
             true => app.open.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
-            false => run(app, parsed.outcome, effects),
+            false => run(app, parsed.outcome),
         };
     }
     let line = app.open.composer.expanded();
@@ -42,12 +43,12 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         if let Some(row) = super::greeting::offered(app) {
             let command = format!("/resume {}", commands::escaped(&row.name));
             app.open.composer.set(&command);
-            submit(app, now, effects);
+            submit(app);
         }
         return;
     }
     app.config.offer = None;
-    super::late::line_sent(app);
+    super::overlay::line_sent(app);
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
@@ -59,32 +60,32 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.open.editing = None;
             }
             if waits(app, &parsed.outcome) {
-                queue(app, effects);
+                queue(app);
             } else {
                 app.history.push(line.trim());
                 app.open.composer.take();
                 let asks = matches!(parsed.outcome, Outcome::Runtime(_));
-                run(app, parsed.outcome, effects);
+                run(app, parsed.outcome);
                 let outside = |e: &Effect| matches!(e, Effect::Theme(_) | Effect::CodeTheme(_) | Effect::Keep { .. });
-                let asks = asks || effects.iter().any(outside);
+                let asks = asks || app.effects.iter().any(outside);
                 app.attempt = asks.then(|| Attempt { line: line.clone(), warning: None });
                 if app.refusal.is_some() && app.open.composer.is_empty() {
                     app.open.composer.set(&line);
                 }
             }
         }
-        None if must_wait(app) || queues_after(app) => queue(app, effects),
+        None if must_wait(app) || queues_after(app) => queue(app),
         None => {
             app.history.push(&line);
             app.open.composer.take();
             let edits = app.open.editing.take();
-            ask(app, &line, edits, effects);
+            ask(app, &line, edits);
         }
     }
     app.popup = None;
     app.open.transcript.deselect();
     app.open.transcript.follow();
-    pump_queue(app, now, effects);
+    pump_queue(app);
 }
 
 fn must_wait(app: &App) -> bool {
@@ -107,17 +108,17 @@ fn waits(app: &App, outcome: &Outcome) -> bool {
         }
 }
 
-fn queue(app: &mut App, effects: &mut Vec<Effect>) {
+fn queue(app: &mut App) {
     let line = app.open.composer.take();
     app.history.push(&line);
     // Stored now, so that it survives a crash.
-    remember(app, &line, effects);
+    remember(app, &line);
     let edits = app.open.editing.take();
     app.open.queue.lines.push_back(Queued { line, edits });
 }
 
 /// Sends queued lines once the model is free and every request is acknowledged, but not while another session opens.
-pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn pump_queue(app: &mut App) {
     while !app.open.queue.held && is_free(app) {
         let Some(Queued { line, edits }) = app.open.queue.lines.pop_front() else { return };
         if commands::is_command(&line) {
@@ -126,12 +127,12 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
                 Ok(parsed) => {
                     let waits = matches!(parsed.outcome.while_busy(), WhileBusy::Waits | WhileBusy::Leaves);
                     app.leads = leads_elsewhere(&parsed.outcome);
-                    run(app, parsed.outcome, effects);
+                    run(app, parsed.outcome);
                     app.waiting |= waits;
                 }
             }
         } else {
-            ask(app, &line, edits, effects);
+            ask(app, &line, edits);
         }
     }
 }
@@ -168,62 +169,62 @@ pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
     app.answered && !app.open.is_leaving() && elsewhere
 }
 
-fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
+fn ask(app: &mut App, line: &str, edits: Option<MessageId>) {
     let text = commands::message_text(line);
     let looked_up = match edits {
-        None => super::greeting::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
+        None => super::greeting::load_first(app, &text) || mention::look_up(app, &text, None),
         // In an answer or a system text, `@` is an ordinary letter.
         Some(message) => {
             app.open.transcript.messages().any(|m| m.id == message && m.role == Role::User)
-                && mention::look_up(app, &text, edits, effects)
+                && mention::look_up(app, &text, edits)
         }
     };
     if !looked_up {
-        ask_now(app, text, edits, effects);
+        ask_now(app, text, edits);
     }
 }
 
-pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
-    occupy(app, asking(text, edits), effects);
+pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>) {
+    occupy(app, asking(text, edits));
 }
 
-fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+fn occupy(app: &mut App, request: Request) {
     app.waiting = true;
-    send(app, request, effects);
+    send(app, request);
 }
 
-pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
+pub(super) fn run(app: &mut App, outcome: Outcome) {
     match outcome {
-        Outcome::Local(local) => run_local(app, local, effects),
+        Outcome::Local(local) => run_local(app, local),
         Outcome::Runtime(request) => match request {
             Request::Aside(_) => {
                 app.aside_dismissed = false;
                 // Queued lines need not wait for it.
                 app.aside_apart = app.has_work();
-                if app.aside_apart { send(app, request, effects) } else { occupy(app, request, effects) }
+                if app.aside_apart { send(app, request) } else { occupy(app, request) }
             }
-            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::open::leave(app, request, effects),
+            Request::New(_) | Request::Resume(_) | Request::OpenAnswer(_) => super::open::leave(app, request),
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();
                 let save = PresetAction::Save { name, display };
-                send(app, Request::Preset(save), effects);
+                send(app, Request::Preset(save));
             }
             Request::Regen { .. } | Request::Continue(_) | Request::AskAll { .. } | Request::When(_) => {
-                occupy(app, request, effects)
+                occupy(app, request)
             }
-            other => send(app, other, effects),
+            other => send(app, other),
         },
     }
 }
 
-fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
+fn run_local(app: &mut App, local: Local) {
     match local {
         Local::Copy(what) => match copy_text(app, what) {
-            Ok(text) => effects.push(Effect::Copy(text)),
+            Ok(text) => app.effects.push(Effect::Copy(text)),
             Err(why) => refuse(app, why),
         },
         Local::Show(display) => {
-            themes::display(app, &display, effects);
+            themes::display(app, &display);
             if display.iter().any(|(key, _)| *key == "thinking.show") {
                 let how = match app.config.think_show {
                     ThinkShow::Open => "always open",
@@ -233,7 +234,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
                 note(app, Level::Info, &format!("Thoughts are {how}."));
             }
         }
-        Local::Themes => effects.push(Effect::ListThemes),
+        Local::Themes => app.effects.push(Effect::ListThemes),
         Local::Names(row) => {
             let display = app.config.display();
             let now = display.iter().find(|(key, _)| *key == row.name).map_or("", |(_, value)| value.as_str());
@@ -241,12 +242,12 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
         }
         Local::Save { key, value, now } => {
             if let Some(outcome) = now {
-                run(app, *outcome, effects);
+                run(app, *outcome);
             }
-            effects.push(Effect::Keep { key, value });
+            app.effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => open_list(app, |app| super::help::settings(app, word.as_deref())),
-        Local::Files => files::open("", effects),
+        Local::Files => files::open(app, ""),
         Local::Split => {
             if let Err(why) = super::open::split(app) {
                 refuse(app, why);
@@ -259,7 +260,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             (None, Some(list)) => open_list(app, |_| list),
             (None, None) => refuse(app, help::unknown(&word)),
         },
-        Local::Quit => quit_or_ask(app, effects),
+        Local::Quit => quit_or_ask(app),
     }
 }
 
@@ -280,7 +281,7 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             let colours = Colours::default();
             let style = Style { cells: 80, glyphs: app.config.glyphs, colours: &colours };
             let rendered = match message.role {
-                Role::System | Role::User => verbatim::render(&message.text, style),
+                Role::System | Role::User => verbatim(&message.text, style),
                 Role::Assistant | Role::Document => render(&message.text, style),
             };
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));

@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-use super::acts::{hint, send};
+use super::acts::{HINT_MS, hint, send};
 use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
@@ -10,10 +10,8 @@ use super::list::first_row;
 use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::status::duration;
-use super::{App, Asker, Effect};
+use super::{App, Asker};
 use crate::runtime::protocol::{LoadPlan, Request};
-
-const HINT_MS: u64 = 2_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePick {
@@ -134,32 +132,30 @@ impl FilePick {
     }
 }
 
-pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn key(app: &mut App, key: Key) {
     let (page, vim) = (app.open.transcript.page(), app.config.ui.vim_keys);
     let Some(question) = app.questions.front_mut() else { return };
     let (asker, Some(pick)) = (question.asker, &mut question.pick) else { return };
-    let key = if vim && !key.ctrl && !key.alt { key.as_arrow() } else { key };
+    let letters = matches!(key.code, Code::Char('j' | 'k')) || vim && !key.ctrl && !key.alt;
+    let key = if letters { key.as_arrow() } else { key };
+    if let Some(by) = key.steps(page) {
+        return pick.step(by);
+    }
     match key.code {
         Code::Esc => pick.open = false,
         Code::Char(' ') => pick.toggle(),
         Code::Char('a') if !key.ctrl && !key.alt => pick.toggle_all(),
-        Code::Up | Code::Char('k') => pick.step(-1),
-        Code::Down | Code::Char('j') => pick.step(1),
-        Code::PageUp => pick.step(-page),
-        Code::PageDown => pick.step(page),
-        Code::Home => pick.step(isize::MIN / 2),
-        Code::End => pick.step(isize::MAX / 2),
         Code::Enter => {
             let (files, over) = (pick.files(), pick.over());
             if files.is_empty() {
-                return hint(app, "No file is selected; Space adds one", now + HINT_MS);
+                return hint(app, "No file is selected; Space adds one", HINT_MS);
             }
             if over > 0 {
-                return hint(app, "The files do not fit; Space removes one", now + HINT_MS);
+                return hint(app, "The files do not fit; Space removes one", HINT_MS);
             }
             app.questions.pop_front();
             if let Asker::Runtime(question) = asker {
-                send(app, Request::ChooseFiles { question, files }, effects);
+                send(app, Request::ChooseFiles { question, files });
             }
         }
         _ => {}

@@ -4,14 +4,16 @@
 //! not type; otherwise the input keeps them until it is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is
 //! not a choice starts typing, and so does a paste.
 
+use super::App;
 use super::cells::{ellipsis, fit, width};
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
+use super::paint::Painter;
 use super::pick::FilePick;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
-use super::{App, Find};
 use crate::runtime::protocol::Choice;
+use ratatui::layout::Rect;
 
 const CHOICE_CELLS: usize = 12;
 
@@ -111,9 +113,20 @@ impl Question {
     }
 }
 
+/// Draws the rows of a question at the bottom of `body`. The rows `below` stay visible if there is room for both.
+pub(super) fn draw(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u16) {
+    let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
+    let bottom = body.bottom() - below.min(body.height - height);
+    let area = Rect { y: bottom - height, height, ..body };
+    painter.clear(area);
+    painter.rule(Rect { height: 1, ..area });
+    painter.rows(area, 1, 2, rows);
+}
+
 fn writes(app: &App) -> bool {
-    let searches = app.overlay.as_ref().and_then(Overlay::query).is_some_and(|query| !query.is_empty());
-    !app.open.composer.is_empty() || searches || app.open.find.as_ref().is_some_and(Find::typing)
+    let list = app.overlay.as_ref().filter(|list| !list.is_changing());
+    let searches = list.and_then(Overlay::query).is_some_and(|query| !query.is_empty());
+    !app.open.composer.is_empty() || searches || app.searches()
 }
 
 pub(super) fn seen(app: &mut App) {

@@ -1,12 +1,12 @@
 //! Quitting: whether to confirm, possible losses, and saving unsent text.
 
 use super::acts::{HINT_MS, hint, is_remembered, remember, send};
-use super::{App, Asker, Effect, Phase, Question, drafts};
+use super::{App, Asker, Phase, Question, drafts};
 use crate::config::commands::is_command;
 use crate::core::transcript::LONGEST_PROMPT;
 use crate::runtime::protocol::{Activity, Choice, Request, SaveState};
 
-pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
+pub(super) fn quit(app: &mut App) {
     if app.phase == Phase::Running {
         app.phase = Phase::Quitting;
         app.overlay = None;
@@ -14,19 +14,19 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.questions.clear();
         // A closed terminal cannot answer a question.
         let lines: Vec<String> = app.open.unsent().cloned().collect();
-        lines.iter().for_each(|line| remember(app, line, effects));
-        drafts::keep_all(app, effects);
-        send(app, Request::Quit, effects);
+        lines.iter().for_each(|line| remember(app, line));
+        drafts::keep_all(app);
+        send(app, Request::Quit);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
 }
 
-pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
-    let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
+pub(super) fn quit_or_ask(app: &mut App) {
+    let Some(text) = lost_by_quitting(app) else { return quit(app) };
     app.questions.push_front(Question::new(Asker::Quit, text, Choice::all(&[('y', "quit"), ('n', "stay")])));
 }
 
-pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
+pub(super) fn keep_quit_question_true(app: &mut App) {
     if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
         return;
     }
@@ -36,7 +36,7 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
         }
         None => {
             app.questions.retain(|q| q.asker != Asker::Quit);
-            hint(app, "The work is done; quitting stops nothing now", now + HINT_MS);
+            hint(app, "The work is done; quitting stops nothing now", HINT_MS);
         }
     }
 }
@@ -87,19 +87,16 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
         n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
     };
-    if here || !others.is_empty() {
-        let place = match (here, others.is_empty()) {
-            (_, true) => String::new(),
-            (true, false) => format!(" here and in {}", others.join(", ")),
-            (false, false) => format!(" in {}", others.join(", ")),
-        };
-        let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
-        let text = format!("Still working{place}. Stop and quit? {kept}");
-        return Some(
-            [text, unsent, undone, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "),
-        );
-    }
     let unsaved = if is_unsaved(app) { UNSAVED } else { "" };
-    let lost: Vec<&str> = [unsaved, &unsent, &undone, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
-    (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
+    let place = match (here, others.is_empty()) {
+        (_, true) => String::new(),
+        (true, false) => format!(" here and in {}", others.join(", ")),
+        (false, false) => format!(" in {}", others.join(", ")),
+    };
+    let works = here || !others.is_empty();
+    let kept = if unsaved.is_empty() { "What was written so far is kept." } else { unsaved };
+    let first = if works { format!("Still working{place}. Stop and quit? {kept}") } else { unsaved.to_owned() };
+    let lost: Vec<String> = [first, unsent, undone, drafts].into_iter().filter(|what| !what.is_empty()).collect();
+    let question = if works { "" } else { " Quit?" };
+    (!lost.is_empty()).then(|| format!("{}{question}", lost.join(" ")))
 }

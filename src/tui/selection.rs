@@ -1,13 +1,11 @@
 //! Mouse selection in the transcript. Copied text excludes bars, indentation and marks, and joins wrapped lines.
 
-use super::acts::hint;
+use super::acts::{HINT_MS, hint};
 use super::cells::{between, width};
 use super::entry::{Line, Part};
 use super::rows::{Joint, Row};
 use super::transcript::Transcript;
 use super::{App, Effect, greeting, layout};
-
-const HINT_MS: u64 = 3_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spot {
@@ -110,7 +108,7 @@ pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     }
 }
 
-pub(super) fn end(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+pub(super) fn end(app: &mut App) {
     let Some(selection) = app.open.selection else { return };
     if !selection.dragged {
         app.open.selection = None;
@@ -122,7 +120,7 @@ pub(super) fn end(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     let text = selection.text(&app.open.transcript);
     if width(&text) == 0 {
-        return hint(app, "Nothing selected", now + HINT_MS);
+        return hint(app, "Nothing selected", HINT_MS);
     }
-    effects.push(Effect::Copy(text));
+    app.effects.push(Effect::Copy(text));
 }

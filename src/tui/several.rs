@@ -5,7 +5,6 @@ use ratatui::layout::Rect;
 use super::App;
 use super::keys::{Action, Code, Key};
 use super::markdown::{Colours, Style, render};
-use super::open::Session;
 use super::options::Glyphs;
 use super::paint::Painter;
 use super::rows::{Face, Role, Row};
@@ -198,7 +197,8 @@ impl Several {
 /// Scrolling keys move the answers, all others reach the input.
 pub(super) fn key(app: &mut App, key: Key) -> bool {
     let idle = !app.has_work();
-    let Session { several, composer, .. } = &mut *app.open;
+    let open = &mut *app.open;
+    let (several, composer) = (&mut open.several, &open.composer);
     let Some(grid) = several else { return false };
     let action = app.config.keys.action(key);
     match (action, key.code) {

@@ -10,6 +10,7 @@ use crate::runtime::protocol::{Activity, ReadingProgress, SaveState};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub priority: u8,
+    pub right: bool,
     pub text: String,
     pub role: Role,
 }
@@ -132,37 +133,37 @@ pub fn saved(app: &App) -> (String, Role) {
     }
 }
 
-pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
-    let part = |priority, text: String, role| Part { priority, text, role };
+pub fn parts(app: &App) -> Vec<Part> {
+    let left = |priority, text: String, role| Part { priority, right: false, text, role };
+    let right = |priority, text: String, role| Part { priority, right: true, text, role };
     let (text, role) = activity(app);
     let idle = app.phase == Phase::Running && app.activity == Activity::Idle && !app.busy();
-    let mut left = vec![part(1, text, role)];
+    let mut parts = vec![left(1, text, role)];
     if let Some(model) = app.model.as_ref().filter(|_| idle) {
-        left.push(part(5, format!("{} on {}", model.name, model.device), Role::Dim));
-    }
-    let mut right = Vec::new();
-    match &app.save {
-        SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
-        SaveState::TextOnly(_) => left.push(part(2, "state not saved".into(), Role::Warn)),
-        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off if idle => {
-            let (text, role) = saved(app);
-            right.push(part(4, text, role));
-        }
-        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
+        parts.push(left(5, format!("{} on {}", model.name, model.device), Role::Dim));
     }
     let m = &app.meters;
     if let Some(c) = context(app) {
         let role = if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim };
-        right.insert(0, part(3, c, role));
+        parts.push(right(3, c, role));
+    }
+    match &app.save {
+        SaveState::NotSaved(_) => parts.push(left(2, "NOT SAVED".into(), Role::Alert)),
+        SaveState::TextOnly(_) => parts.push(left(2, "state not saved".into(), Role::Warn)),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off if idle => {
+            let (text, role) = saved(app);
+            parts.push(right(4, text, role));
+        }
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
     }
     let memory = &m.model.memory;
     if !idle && m.model.device_kind == "cuda" && memory.total > 0 {
         let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
-        right.push(part(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
+        parts.push(right(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
     } else if !idle && memory.used > 0 {
-        right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
+        parts.push(right(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
     }
-    (left, right)
+    parts
 }
 
 pub fn hint_line(app: &App) -> Vec<(String, Role)> {

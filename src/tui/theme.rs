@@ -18,7 +18,8 @@ pub struct Theme {
 
 impl Theme {
     pub fn new(config: &UiConfig, palette: &Palette) -> Theme {
-        let palette = if config.colour { palette.clone() } else { Palette::built_in(ThemeName::Plain, false) };
+        let coloured = config.depth != Depth::None;
+        let palette = if coloured { palette.clone() } else { Palette::built_in(ThemeName::Plain, false) };
         Theme { palette, depth: config.depth, glyphs: config.glyphs }
     }
 
@@ -117,13 +118,13 @@ mod tests {
     #[test]
     fn without_colour_there_is_none_whatever_the_theme() {
         let theme = Palette::read("t", "t", "[colours]\ntext = \"red on 236\"").unwrap();
-        let config = UiConfig { theme, colour: false, ..UiConfig::default() };
+        let config = UiConfig { theme, depth: Depth::None, ..UiConfig::default() };
         let drawn = Theme::new(&config, &config.theme);
         for role in crate::tui::palette::ROLES.iter().map(|r| r.role).chain([Role::Ansi(3), Role::Rgb(1, 2, 3)]) {
             let style = drawn.style(role.into());
             assert_eq!((style.fg, style.bg), (None, None), "{role:?}");
         }
-        let config = UiConfig { colour: true, ..config };
+        let config = UiConfig { depth: Depth::Rgb, ..config };
         assert_eq!(Theme::new(&config, &config.theme).style(Role::Text.into()).fg, Some(Color::Red));
     }
 }

@@ -15,7 +15,7 @@ use crate::text::sample;
 #[derive(Debug)]
 pub struct Step {
     pub text: &'static str,
-    /// `LOG` stands for the path of the log book.
+    /// `LOG` is replaced by the path of the log book.
     line: &'static str,
 }
 

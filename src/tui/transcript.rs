@@ -4,7 +4,6 @@
 //! follows the end or stays at a place (entry, part, source offset) that survives new text and widths; following again
 //! or sending returns it to the end. See `view`.
 
-mod find;
 mod view;
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +14,7 @@ use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::Level;
 
-pub use find::{Hit, ranges};
+pub use view::{Hit, ranges};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scroll {

@@ -1,19 +1,20 @@
 //! The one function that changes the state: events in, effects out.
 
 use super::acts::{HINT_MS, failed, hint, note};
-use super::find::Find;
 use super::mention::Lookup;
+use super::open::Session;
+use super::options::Depth;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{complete, drafts, files, input, late, mention, notices, perform, question, selection, themes};
+use super::{complete, drafts, files, input, mention, notices, overlay, perform, question, selection, themes};
 use crate::config::commands;
 use crate::core::Exit;
 use crate::core::sanitize::{sanitize, sanitize_line};
 use crate::runtime::protocol::{Choice, Level};
 
 pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
-    let mut effects = Vec::new();
+    app.now = now;
     let mut redraw = match &event {
         Event::Highlighted { .. } => Redraw::Stream,
         _ => Redraw::Now,
@@ -21,19 +22,19 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     match event {
         Event::Frame => {
             question::seen(app);
-            frame(app, &mut effects);
-            return effects;
+            frame(app);
+            return std::mem::take(&mut app.effects);
         }
-        Event::Notice(notice) => redraw = notices::notice(app, notice, now, &mut effects),
+        Event::Notice(notice) => redraw = notices::notice(app, notice),
         Event::Key(key) => {
             app.open.selection = None;
             app.refusal = None;
-            input::key(app, key, now, &mut effects);
+            input::key(app, key);
         }
-        Event::Paste(text) => paste(app, &text, now, &mut effects),
+        Event::Paste(text) => paste(app, &text),
         Event::Files { query, found } => complete::files(app, &query, &found),
         Event::Folder { folder, found } => files::listed(app, &folder, found),
-        Event::FoundPaths(found) => self::found(app, &found, &mut effects),
+        Event::FoundPaths(found) => self::found(app, &found),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),
@@ -45,7 +46,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         },
         Event::Click { x, y } => click(app, x, y),
         Event::Drag { x, y } => selection::drag(app, x, y),
-        Event::Release => selection::end(app, now, &mut effects),
+        Event::Release => selection::end(app),
         Event::Resize { width, height } => {
             app.open.selection = None;
             app.size = (width, height);
@@ -64,48 +65,48 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             app.attempt = None;
             note(app, Level::Info, &what);
         }
-        Event::Copied(Ok(what)) => copied(app, &what, now),
+        Event::Copied(Ok(what)) => copied(app, &what),
         Event::Theme(read) => themes::read(app, read),
         Event::Themes(rows) => themes::open(app, rows),
         Event::CodeTheme(read) => themes::code(app, read),
         Event::Highlighted { lang, code, lines } => {
-            if let Some(other) = app.open.side_text(app.size.0) {
-                other.coloured(lang.clone(), code.clone(), lines.clone());
+            if let Some(other) = app.open.at_side(app.size.0) {
+                other.transcript.coloured(lang.clone(), code.clone(), lines.clone());
             }
             app.open.transcript.coloured(lang, code, lines);
         }
-        Event::Tick => redraw = tick(app, now, &mut effects),
-        Event::Terminate => quit(app, &mut effects),
+        Event::Tick => redraw = tick(app),
+        Event::Terminate => quit(app),
         Event::Interrupt => {
             if app.phase == Phase::Quitting {
-                effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
+                app.effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
             }
-            quit(app, &mut effects);
+            quit(app);
         }
-        Event::Resumed => effects.push(Effect::Repaint),
-        Event::NotSuspended(why) => hint(app, why, now + HINT_MS),
+        Event::Resumed => app.effects.push(Effect::Repaint),
+        Event::NotSuspended(why) => hint(app, why, HINT_MS),
     }
     if app.phase == Phase::Running {
-        keep_quit_question_true(app, now);
-        perform::pump_queue(app, now, &mut effects);
+        keep_quit_question_true(app);
+        perform::pump_queue(app);
         if !app.open.queue.held {
             mention::is_decided(app);
         }
         super::tour::offer(app);
-        drafts::look(app, now, &mut effects);
+        drafts::look(app);
     }
     app.took_out &= !app.open.composer.is_empty();
     complete::drop_outdated(app);
     if app.focused {
-        app.open.look_at_side(app.size.0);
+        app.open.at_side(app.size.0).into_iter().for_each(Session::seen);
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
-    effects
+    std::mem::take(&mut app.effects)
 }
 
 /// Continues what waited for the paths.
-fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
+fn found(app: &mut App, found: &[String]) {
     match app.lookup.take() {
         None => {}
         Some(Lookup::Question(text, edits)) => {
@@ -114,9 +115,9 @@ fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
             let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
             let meant = mention::meant(&text, found, &read, &shelved);
             if meant.is_ready() {
-                perform::ask_now(app, meant.text, edits, effects);
+                perform::ask_now(app, meant.text, edits);
             } else if edits.is_none() {
-                mention::load_for_question(app, meant.text, meant.paths, meant.library, effects);
+                mention::load_for_question(app, meant.text, meant.paths, meant.library);
             } else {
                 note(app, Level::Warn, &meant.not_for_an_edit());
                 if app.open.composer.recall(&commands::line_of(&text)) {
@@ -144,27 +145,26 @@ fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) {
     }
 }
 
-fn frame(app: &mut App, effects: &mut Vec<Effect>) {
+fn frame(app: &mut App) {
     app.relayout();
     app.open.transcript.prepare();
     if let Some(several) = &mut app.open.several {
         several.prepare(app.config.glyphs);
     }
-    let other = app.open.side_text(app.size.0);
-    let code_at_side = other.map(|text| {
-        text.prepare();
-        text.uncoloured()
+    let code_at_side = app.open.at_side(app.size.0).map(|other| {
+        other.transcript.prepare();
+        other.transcript.uncoloured()
     });
-    if app.config.colour {
+    if app.config.depth != Depth::None {
         let code = app.open.transcript.uncoloured().into_iter().chain(code_at_side.unwrap_or_default());
-        effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
+        app.effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }
 
-fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
-    drafts::rested(app, now, effects);
-    app.armed.take_if(|(_, until)| *until <= now);
-    if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
+fn tick(app: &mut App) -> Redraw {
+    drafts::rested(app);
+    app.armed.take_if(|(_, until)| *until <= app.now);
+    if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= app.now) {
         app.hint = None;
         app.open.transcript.clear_remark();
         return Redraw::Now;
@@ -173,39 +173,37 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
 }
 
 /// Shown in the hint line and on the selected message, and in full if the transcript follows.
-fn copied(app: &mut App, what: &str, now: u64) {
+fn copied(app: &mut App, what: &str) {
     let short = what.split("; ").next().unwrap_or(what);
-    hint(app, short, now + HINT_MS);
+    hint(app, short, HINT_MS);
     if !app.open.transcript.remark_selected(short) && app.open.transcript.scroll() == Scroll::Follow {
         note(app, Level::Info, what);
     }
 }
 
-fn paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
+fn paste(app: &mut App, text: &str) {
     let asks = app.questions.front().is_some_and(|q| q.standing == Standing::Asks);
     if asks && !question::give_way(app) {
         return;
     }
-    place_paste(app, text, now, effects);
+    place_paste(app, text);
     question::passed_by(app);
 }
 
-fn place_paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
-    if let Some(overlay) = &mut app.overlay {
-        if let Some(query) = overlay.query() {
+fn place_paste(app: &mut App, text: &str) {
+    if let Some(open) = &mut app.overlay {
+        if open.query().is_some() {
             let line = text.lines().next().unwrap_or("");
-            let query = format!("{query}{line}");
-            overlay.set_query(query);
-            return;
+            return open.edit_query(|query| query.push_str(line));
         }
-        if !late::give_way(app, now) {
+        if !overlay::give_way(app) {
             return;
         }
     }
-    if app.open.find.as_ref().is_some_and(Find::typing) {
+    if app.searches() {
         return super::find::paste(app, &sanitize(text));
     }
-    if !mention::look_up_pasted(app, text, effects) {
+    if !mention::look_up_pasted(app, text) {
         input::insert_pasted(app, text);
     }
 }

@@ -226,7 +226,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/text",
     "src/text/sources",
     "src/text/template",
-    "src/tui/view",
 ];
 
 #[test]

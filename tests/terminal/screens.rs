@@ -21,7 +21,7 @@ use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{
     Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState, SessionView,
 };
-use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::options::{Depth, UiConfig};
 use sala_chat::tui::tour::Tour;
 use stage::*;
 
@@ -155,7 +155,7 @@ fn a_window_too_small_shows_the_size_it_needs() {
 
 #[test]
 fn without_colour_nothing_is_coloured() {
-    let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
+    let mut s = conversing(Stage::with(UiConfig { depth: Depth::None, ..UiConfig::default() }, 80, 24));
     s.notify(Notice::Save(SaveState::NotSaved("disk full".into())));
     assert!(!s.styles().contains('c'), "no colour may be left");
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {

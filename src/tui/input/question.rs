@@ -4,57 +4,67 @@ use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::{quit, quit_or_ask};
-use super::super::{App, Armed, Effect, Find, mention, pick, several};
+use super::super::{App, Armed, mention, pick, several};
 use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
-pub(super) fn waiting_question_key(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
+/// Gives a key to the question; false if there is none.
+pub(super) fn key(app: &mut App, key: Key) -> bool {
+    match app.questions.front().map(|q| q.standing) {
+        Some(Standing::Asks) => asking_key(app, key),
+        Some(standing) => waiting_key(app, standing, key),
+        None => return false,
+    }
+    true
+}
+
+fn waiting_key(app: &mut App, standing: Standing, key: Key) {
     let esc = key == Key::plain(Code::Esc);
     match (standing, app.questions.front_mut()) {
         (Standing::Waits, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
         (Standing::Unseen, _) if esc => {}
         (Standing::Unseen | Standing::Waits | Standing::Asks, _) => {
-            place_key(app, key, now, effects);
+            place_key(app, key);
             question::passed_by(app);
         }
     }
 }
 
 /// False if the user is typing; Ctrl-C then clears the input.
-pub(super) fn question_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn ctrl_c(app: &mut App) -> bool {
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Waits) | None => return false,
         Some(Standing::Unseen) => {}
-        Some(Standing::Asks) if app.is_armed(Armed::Ignore, now) => {}
-        Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
+        Some(Standing::Asks) if app.is_armed(Armed::Ignore) => {}
+        Some(Standing::Asks) => asking_key(app, Key::plain(Code::Esc)),
     }
     true
 }
 
-fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+fn begin_to_write(app: &mut App, key: Key) {
     let Code::Char(c) = key.code else { return };
     if !question::give_way(app) {
         return;
     }
-    let searches = app.overlay.is_some() || app.open.find.as_ref().is_some_and(Find::typing);
+    let searches = app.overlay.is_some() || app.searches();
     match app.open.composer.is_empty() && !searches {
         true => {
             app.open.find = None;
-            write(app, c, effects);
+            write(app, c);
         }
-        false => place_key(app, key, now, effects),
+        false => place_key(app, key),
     }
     question::passed_by(app);
 }
 
-pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+fn asking_key(app: &mut App, key: Key) {
     // The second of two presses; the first one stopped the work.
-    if key == Key::plain(Code::Esc) && app.is_armed(Armed::Swallow, now) {
+    if key == Key::plain(Code::Esc) && app.is_armed(Armed::Swallow) {
         return;
     }
     let Some(question) = app.questions.front_mut() else { return };
     match &mut question.pick {
-        Some(pick) if pick.open => return pick::key(app, key, now, effects),
+        Some(pick) if pick.open => return pick::key(app, key),
         Some(pick) if key == Key::plain(Code::Char('e')) => {
             pick.open = true;
             return;
@@ -62,7 +72,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         Some(_) | None => {}
     }
     if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
-        place_key(app, key, now, effects);
+        place_key(app, key);
         if !app.open.composer.is_empty() {
             question::give_way(app);
         }
@@ -75,7 +85,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         _ if app.overlay.is_none() => {
             let ends = app.open.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
             if ends && question.asker != Asker::Quit {
-                return quit_or_ask(app, effects);
+                return quit_or_ask(app);
             }
             // Scrolls the answers that the question refers to.
             several::key(app, key);
@@ -89,7 +99,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     } else {
         None
     });
-    let Some(choice) = chosen.map(|c| c.key) else { return begin_to_write(app, key, now, effects) };
+    let Some(choice) = chosen.map(|c| c.key) else { return begin_to_write(app, key) };
     let (asker, declined) = (question.asker, question.choices.last().is_some_and(|c| c.key == choice));
     app.questions.pop_front();
     match asker {
@@ -98,27 +108,27 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             if declined {
                 hold(app);
             }
-            send(app, Request::Choose { question, key: choice }, effects);
+            send(app, Request::Choose { question, key: choice });
         }
         Asker::Quit if choice == 'y' => {
-            stop(app, effects);
-            quit(app, effects);
+            stop(app);
+            quit(app);
         }
         Asker::Quit => {}
-        Asker::Pasted => pasted(app, choice, effects),
+        Asker::Pasted => pasted(app, choice),
     }
     if choice == '\x1b' {
-        mention::not_read(app, now);
+        mention::not_read(app);
     }
 }
 
 /// The answer to the question whether pasted paths are loaded.
-fn pasted(app: &mut App, key: char, effects: &mut Vec<Effect>) {
+fn pasted(app: &mut App, key: char) {
     let Some(mention::Lookup::Pasted(text, paths)) = app.lookup.take() else { return };
     match key {
         '\n' => {
             app.open.transcript.follow();
-            mention::load(app, paths, Vec::new(), effects);
+            mention::load(app, paths, Vec::new());
         }
         't' => insert_pasted(app, &text),
         _ => {}

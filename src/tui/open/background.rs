@@ -2,20 +2,14 @@
 
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
-use super::super::{App, Effect, Redraw};
+use super::super::{App, Redraw};
 use super::switch::go_on;
 use super::{Mark, called};
 use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, Notice};
 
-pub(in super::super) fn background(
-    app: &mut App,
-    serial: u64,
-    notice: Notice,
-    now: u64,
-    effects: &mut Vec<Effect>,
-) -> Redraw {
+pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -> Redraw {
     if let Notice::Session(view) = &notice {
         app.open.set_list(opened(view.opened.clone()));
     }
@@ -45,7 +39,7 @@ pub(in super::super) fn background(
                 _ => Mark::Working,
             };
             if away.mark.at_work() {
-                away.since.get_or_insert(now);
+                away.since.get_or_insert(app.now);
             } else {
                 away.transcript.close_open();
             }
@@ -80,7 +74,7 @@ pub(in super::super) fn background(
         }
         _ => return Redraw::No,
     }
-    if idle && go_on(app, serial, effects) {
+    if idle && go_on(app, serial) {
         return Redraw::Now;
     }
     let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
@@ -92,9 +86,9 @@ pub(in super::super) fn background(
         _ => "",
     };
     if !what.is_empty() {
-        let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
+        let took = away.since.take().map_or(0, |since| app.now.saturating_sub(since));
         let name = called(&away.name).to_owned();
-        notify(app, &name, what, took, effects);
+        notify(app, &name, what, took);
     }
     if mark == before { Redraw::Stream } else { Redraw::Now }
 }

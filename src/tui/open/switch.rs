@@ -3,10 +3,9 @@
 //! The runtime keeps the slot of a session that is left at work and has queued lines. It receives the lines one at a
 //! time, so that unsent lines stay visible and counted.
 
-use super::super::acts::{HINT_MS, asking, hint, note, offer, send};
+use super::super::acts::{HINT_MS, LONG_HINT_MS, asking, hint, note, offer, send};
 use super::super::composer::Composer;
 use super::super::keys::Action;
-use super::super::overlay::Overlay;
 use super::super::{App, Effect, drafts};
 use super::{Mark, Queued, SPLIT_FROM, Session, Sessions, called};
 use crate::config::commands::{self, Outcome, WhileBusy};
@@ -14,7 +13,6 @@ use crate::core::counted;
 use crate::runtime::protocol::{Activity, Level, OpenSession, Request};
 
 const ALONE: &str = "No other session is open: /new or /resume NAME";
-const REFUSED_MS: u64 = 8_000;
 
 /// A session at work is being left.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +46,7 @@ impl Sessions {
     }
 }
 
-pub(in super::super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec<Effect>) {
+pub(in super::super) fn go(app: &mut App, number: Option<u32>) {
     let count = app.open.list.len();
     let place = match number {
         Some(n) => usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(1),
@@ -59,7 +57,7 @@ pub(in super::super) fn go(app: &mut App, number: Option<u32>, now: u64, effects
             1 => ALONE.to_string(),
             n => format!("There is no session {}: {n} are open", place + 1),
         };
-        return hint(app, text, now + HINT_MS);
+        return hint(app, text, HINT_MS);
     };
     if place == app.open.at {
         return;
@@ -72,11 +70,11 @@ pub(in super::super) fn go(app: &mut App, number: Option<u32>, now: u64, effects
             _ => "Answer the question first, then go to another session",
         };
         if !text.is_empty() {
-            return hint(app, text, now + HINT_MS);
+            return hint(app, text, HINT_MS);
         }
     }
     app.popup = None;
-    leave(app, Request::Switch(serial), effects);
+    leave(app, Request::Switch(serial));
     app.open.wanted = Some(serial);
 }
 
@@ -91,39 +89,33 @@ pub(in super::super) fn split(app: &mut App) -> Result<(), String> {
     Ok(())
 }
 
-pub(in super::super) fn switch_side(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+pub(in super::super) fn switch_side(app: &mut App) {
     let place = app.open.other(app.size.0).map(|(number, ..)| number);
     match place.and_then(|number| u32::try_from(number).ok()) {
-        Some(number) => go(app, Some(number), now, effects),
+        Some(number) => go(app, Some(number)),
         None => {
             let text = "There is one session on the screen";
-            offer(app, text, Action::Split, "shows a second one beside it", now + HINT_MS);
+            offer(app, text, Action::Split, "shows a second one beside it", HINT_MS);
         }
     }
 }
 
-pub(in super::super) fn leave(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+pub(in super::super) fn leave(app: &mut App, request: Request) {
     let at_work = app.busy() || !app.questions.is_empty();
     let stay = app.open.queue.lines.len();
     let parallel = app.answers_elsewhere() && request.while_busy() == WhileBusy::Leaves;
     let promised = at_work && parallel && stay > 0 && !app.open.queue.held;
     let request = if promised { Request::LeaveQueued(Box::new(request)) } else { request };
-    send(app, request, effects);
+    send(app, request);
     app.open.leaving = at_work.then_some(Leaving { request: app.sent, stay, promised });
 }
 
 /// The runtime has opened a session.
-pub(in super::super) fn arrived(
-    app: &mut App,
-    serial: u64,
-    opened: Vec<OpenSession>,
-    now: u64,
-    effects: &mut Vec<Effect>,
-) {
+pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSession>) {
     let by_key = app.open.wanted.take() == Some(serial);
     let old = app.open.serial;
     if old != serial {
-        app.drafts.due = Some(now + drafts::REST_MS);
+        app.drafts.due = Some(app.now + drafts::REST_MS);
     }
     if old == 0 {
         app.open.serial = serial;
@@ -133,14 +125,14 @@ pub(in super::super) fn arrived(
     }
     let leaving = app.open.leaving.take();
     let at_work = app.has_work();
-    let asked = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());
+    let question = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());
     app.questions.retain(|q| !q.is_of_runtime());
-    if app.overlay.as_ref().is_some_and(Overlay::belongs_to_session) {
-        app.overlay = None;
+    for page in [&mut app.overlay, &mut app.set_aside] {
+        page.take_if(|page| page.belongs_to_session());
     }
 
     let mark = match leaving {
-        Some(_) if asked.is_some() => Mark::Asks,
+        Some(_) if question.is_some() => Mark::Asks,
         Some(_) if app.busy() => Mark::Working,
         _ => Mark::Quiet,
     };
@@ -151,7 +143,7 @@ pub(in super::super) fn arrived(
     // Text typed after a command moves to the new session; text typed before a key stays.
     let typed = if by_key { Composer::default() } else { std::mem::take(&mut left.composer) };
     left.editing.take_if(|_| !by_key);
-    let draft = drafts::unkept(left);
+    let draft = left.unkept();
     // Queued lines move along, except those held by a stop and those queued before leaving work.
     let stay = match leaving {
         _ if left.queue.held => usize::MAX,
@@ -187,18 +179,18 @@ pub(in super::super) fn arrived(
     here.transcript.append_notes(notes);
     if let Some(refused) = here.refused.take() {
         here.composer.clipboard.cut = refused;
-        offer(app, "A question was not asked here", Action::Yank, "brings it back", now + REFUSED_MS);
+        offer(app, "A question was not asked here", Action::Yank, "brings it back", LONG_HINT_MS);
     }
     app.history.rest();
     if let Some(text) = draft {
-        drafts::send(app, old, text, effects);
+        drafts::send(app, old, text);
     }
     let place = app.open.place_of(old).map(|at| (at + 1, called(&app.open.list[at].name).to_owned()));
     if let Some((number, name)) = place.as_ref().filter(|_| held > 0) {
         let lines = counted(held as u64, "held message");
         note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{number} goes back."));
     }
-    if let Some(question) = asked {
+    if let Some(question) = question {
         let text = match place {
             Some((number, name)) => format!("\"{name}\" still asks: {question} Alt-{number} goes back."),
             None => format!("Closed without an answer: {question}"),
@@ -206,12 +198,12 @@ pub(in super::super) fn arrived(
         note(app, Level::Info, &text);
     }
     if !at_work {
-        go_on(app, old, effects);
+        go_on(app, old);
     }
 }
 
 /// Sends the next queued line of a session that has finished its work. False if there is none.
-pub(super) fn go_on(app: &mut App, serial: u64, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn go_on(app: &mut App, serial: u64) -> bool {
     let Some(away) = app.open.off_screen(serial) else { return false };
     if away.sent || !away.promised {
         return away.sent;
@@ -224,7 +216,7 @@ pub(super) fn go_on(app: &mut App, serial: u64, effects: &mut Vec<Effect>) -> bo
     }
     away.queue.held |= !sent && !away.queue.lines.is_empty();
     app.sent += 1;
-    effects.push(Effect::Send(Request::There { serial, request: request.map(Box::new) }));
+    app.effects.push(Effect::Send(Request::There { serial, request: request.map(Box::new) }));
     sent
 }
 

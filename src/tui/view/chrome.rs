@@ -10,7 +10,7 @@ use crate::tui::open::{Mark, called};
 use crate::tui::options::PANEL_FROM;
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span, first_rows};
-use crate::tui::status::{self, Part};
+use crate::tui::status;
 use crate::tui::wrap::wrap_text;
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -173,35 +173,27 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     (x < area.right() && y < area.bottom()).then_some(Position { x, y })
 }
 
-fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
-    let cells_of = |parts: &[Part]| parts.iter().map(|p| width(&p.text) + 3).sum::<usize>();
-    while cells_of(left) + cells_of(right) > cells {
-        let worst = left.iter().chain(right.iter()).map(|p| p.priority).max().unwrap_or(0);
-        if worst <= 1 {
-            break;
-        }
-        match left.iter().rposition(|p| p.priority == worst) {
-            Some(i) => drop(left.remove(i)),
-            None => right.retain(|p| p.priority != worst),
+pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let mut parts = status::parts(app);
+    while parts.iter().map(|p| width(&p.text) + 3).sum::<usize>() > usize::from(area.width) {
+        let worst = parts.iter().map(|p| p.priority).max().unwrap_or(0);
+        match parts.iter().rposition(|p| p.priority == worst && worst > 1) {
+            Some(i) => drop(parts.remove(i)),
+            None => break,
         }
     }
-}
-
-pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let (mut left, mut right) = status::parts(app);
-    fitting(&mut left, &mut right, usize::from(area.width));
-    let spans = |parts: &[Part]| -> Vec<Span> {
+    let spans = |right: bool| -> Vec<Span> {
         let mut out = Vec::new();
-        for (i, p) in parts.iter().enumerate() {
-            if i > 0 {
+        for p in parts.iter().filter(|p| p.right == right) {
+            if !out.is_empty() {
                 out.push(Span::new("   ", Role::Dim));
             }
             out.push(Span::new(p.text.clone(), p.role));
         }
         out
     };
-    painter.spans(area, 0, 1, &spans(&left));
-    painter.right_spans(area, 0, 1, &spans(&right));
+    painter.spans(area, 0, 1, &spans(false));
+    painter.right_spans(area, 0, 1, &spans(true));
 }
 
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {

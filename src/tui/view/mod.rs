@@ -6,19 +6,18 @@
 mod chrome;
 pub mod clusters;
 pub mod highlight;
-mod overlay;
 mod panel;
-mod reading;
 mod transcript;
 
 use ratatui::Frame;
 
 use crate::tui::layout::{MIN_SIZE, question_rows, regions, shown_question};
+use crate::tui::overlay::Overlay;
 use crate::tui::paint::Painter;
 use crate::tui::rows::Role;
 use crate::tui::theme::Theme;
 use crate::tui::wrap::wrap_text;
-use crate::tui::{App, Question, Standing};
+use crate::tui::{App, Question, Standing, question};
 
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let theme = Theme::new(&app.config, app.palette());
@@ -33,14 +32,14 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     painter.rule(regions.rule_top);
     painter.rule(regions.rule_bottom);
     match (&app.overlay, &app.open.several) {
-        (Some(open), _) => overlay::draw(app, open, &mut painter, regions.overlay),
+        (Some(open), _) => open.draw(app, &mut painter, regions.overlay),
         (None, Some(answers)) => {
             answers.draw(&mut painter, regions.several);
             chrome::below(app, &mut painter, &regions);
         }
         (None, None) => {
             match app.activity.is_loading() {
-                true => reading::draw(app, &mut painter, regions.transcript),
+                true => transcript::reading(app, &mut painter, regions.transcript),
                 false => transcript::draw(app, &mut painter, regions.transcript),
             }
             chrome::sides(app, &mut painter, &regions);
@@ -63,9 +62,12 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
             caret
         }
     };
-    let mut caret = if app.overlay.is_some() { overlay::caret(app, regions.overlay) } else { caret };
-    let question = app.questions.front();
-    let shown = question.map(|q| shown_question(app, q, regions.overlay.height, regions.below_question));
+    let mut caret = match &app.overlay {
+        Some(Overlay::List(view)) => view.caret(regions.overlay),
+        Some(_) => None,
+        None => caret,
+    };
+    let shown = app.questions.front().map(|q| shown_question(app, q, regions.overlay.height, regions.below_question));
     let (passive, asks): (Option<&Question>, Option<&Question>) = match shown.as_deref() {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
         passive => (passive, None),
@@ -73,7 +75,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let below = if app.overlay.is_some() { 0 } else { regions.below_question };
     let rows = |question: &Question| question_rows(app, question, regions.overlay.height);
     if let Some(question) = passive {
-        overlay::question_text(&rows(question), &mut painter, regions.overlay, below);
+        question::draw(&rows(question), &mut painter, regions.overlay, below);
     }
     if let Some(popup) = &app.popup {
         popup.draw(&mut painter, regions.overlay);
@@ -83,7 +85,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         match question.pick.as_ref().filter(|p| p.open) {
             Some(pick) => pick.draw(&mut painter, body, keys),
             None => {
-                overlay::question_text(&rows(question), &mut painter, body, below);
+                question::draw(&rows(question), &mut painter, body, below);
                 let shown = question.is_in_the_input(usize::from(keys.width));
                 painter.keys(keys, question.keys().filter(|_| shown));
             }

@@ -7,6 +7,7 @@ use crate::runtime::protocol::Meters;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
+use crate::tui::lists::lanes;
 use crate::tui::map::{cells as map_cells, spans};
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
@@ -137,7 +138,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
-            let lane = super::overlay::lanes(r, 4);
+            let lane = lanes(r, 4);
             let mark = if r.kept { "ckpt" } else { "" };
             let head = if r.head { " <-" } else { "" };
             let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();

@@ -1,15 +1,19 @@
-//! The visible rows of the transcript, and the marker below a view that does not follow.
+//! The visible rows of the transcript, the marker below a view that does not follow, and the page of a load.
 
 use ratatui::layout::Rect;
 
-use crate::core::counted;
+use crate::core::{counted, percent};
+use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
-use crate::tui::cells::width;
+use crate::tui::cells::{fit, width};
+use crate::tui::entry::grouped;
 use crate::tui::greeting::greeting;
 use crate::tui::keys::Action;
 use crate::tui::layout::greeting_height;
+use crate::tui::list::first_row;
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
+use crate::tui::status::{duration, seconds_left};
 use crate::tui::transcript::{Transcript, ranges};
 
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -93,4 +97,75 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
             Span::new(dash.repeat(cells - cells / 2), Role::Rule),
         ],
     );
+}
+
+/// The page shown while documents are read: one line per file, totals, the effect of a stop.
+pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let Activity::Reading(r) = &app.activity else { return };
+    let finished = r.files.iter().filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary(_))).count();
+    let title = match r.files.as_slice() {
+        [one] => format!(" Loading {}  ({} tokens)", one.name, grouped(r.total)),
+        files => format!(
+            " Loading {} of {} files, {} tokens in all",
+            (finished + 1).min(files.len()),
+            files.len(),
+            grouped(r.total)
+        ),
+    };
+    painter.text(area, 1, &title, Role::Heading);
+    let name_cells = usize::from(area.width).saturating_sub(52).clamp(14, 40);
+    painter.text(area, 3, &format!("   {} {:>10}   state", fit("file", name_cells), "tokens"), Role::Dim);
+    // Title, header, totals and notes take eleven rows.
+    let room = usize::from(area.height.saturating_sub(11)).max(1);
+    let current =
+        r.files.iter().position(|f| matches!(f.state, FileState::Reading(_) | FileState::Waiting)).unwrap_or(0);
+    let first = first_row(current, r.files.len(), room);
+    let mut line = 4;
+    for file in r.files.iter().skip(first).take(room) {
+        let mut spans =
+            vec![Span::new(format!("   {} {:>10}   ", fit(&file.name, name_cells), grouped(file.tokens)), Role::Text)];
+        match &file.state {
+            FileState::Waiting => spans.push(Span::new("waiting", Role::Dim)),
+            FileState::Done(s) => spans.push(Span::new(format!("done   {s:.1} s"), Role::Quote)),
+            FileState::FromLibrary(s) => spans.push(Span::new(format!("done   from library, {s:.1} s"), Role::Quote)),
+            FileState::Reading(done) => {
+                let share = *done as f64 / file.tokens.max(1) as f64;
+                spans.push(Span::new(painter.meter(16, share), Role::Key));
+                spans.push(Span::new(format!("  {}%", percent(*done, file.tokens)), Role::Text));
+            }
+        }
+        painter.spans(area, line, 0, &spans);
+        line += 1;
+    }
+    let hidden = r.files.len().saturating_sub(first + room) + first;
+    if hidden > 0 {
+        painter.text(area, line, &format!("   ... {hidden} more"), Role::Dim);
+        line += 1;
+    }
+    totals(painter, area, line + 1, r, app.answers_elsewhere());
+}
+
+fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, parallel: bool) {
+    let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
+    let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
+    let mut text =
+        format!("   total  {} / {}   {}%{left}", grouped(r.done), grouped(r.total), percent(r.done, r.total),);
+    let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
+    for more in [elapsed, speed] {
+        if width(&text) + width(&more) <= usize::from(area.width) {
+            text.push_str(&more);
+        }
+    }
+    painter.text(area, line, &text, Role::Text);
+    painter.text(
+        area,
+        line + 2,
+        &format!("   Space left after loading: about {} tokens.", grouped(r.left_after)),
+        Role::Dim,
+    );
+    painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);
+    painter.text(area, line + 5, "   You may type now. The question is sent when loading ends.", Role::Text);
+    if parallel {
+        painter.text(area, line + 6, "   /aside QUESTION is answered at once, from what was there before.", Role::Text);
+    }
 }

@@ -311,7 +311,7 @@ fn an_unknown_theme_is_a_refusal() {
     s.type_text("/theme mauve").press("enter");
     assert!(s.effects.contains(&Effect::Theme("mauve".into())), "{:?}", s.effects);
     s.event(Event::Theme(Err("no theme mauve".into())));
-    assert_eq!((s.app.open.composer.text(), s.app.refusal.as_deref()), ("/theme mauve", Some("no theme mauve")));
+    assert_eq!((s.app.open.composer.text(), s.app.refusal.as_deref()), ("/theme mauve", Some("no theme mauve.")));
     assert!(
         s.app.open.transcript.window().is_empty()
             || !format!("{:?}", s.app.open.transcript.entries()).contains("mauve")
@@ -482,5 +482,5 @@ fn set_with_save_changes_now_and_in_the_file() {
     assert!(s.screen().contains("must be"), "{}", s.screen());
     let mut s = open(80, 24);
     s.type_text("/set --save temperature 5").press("enter");
-    assert!(s.screen().contains("temperature must be 0 to 2 (got 5)"), "{}", s.screen());
+    assert!(s.screen().contains("temperature must be 0 to 2 (got 5)."), "{}", s.screen());
 }

@@ -3,7 +3,8 @@
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
-use sala_chat::tui::overlay::{Kind, Overlay};
+use sala_chat::tui::lists::Kind;
+use sala_chat::tui::overlay::Overlay;
 use sala_chat::tui::{Effect, Event};
 
 use super::several::{background, there};

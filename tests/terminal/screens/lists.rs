@@ -3,7 +3,8 @@
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
 use sala_chat::tui::keys::Key;
-use sala_chat::tui::overlay::{Kind, Overlay};
+use sala_chat::tui::lists::Kind;
+use sala_chat::tui::overlay::Overlay;
 use sala_chat::tui::palette::{Palette, ThemeRow};
 use sala_chat::tui::{Effect, Event};
 

@@ -207,13 +207,30 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.press("ctrl-s ctrl-s ctrl-f");
         let keys = s.screen();
         assert!(["F2", "F3 pin", "Del", "Esc"].iter().all(|key| keys.contains(key)), "{keys}");
-        s.press("home delete");
+        // The list stays open at the same row while a session is deleted or renamed, and is sent again afterwards.
+        s.type_text("war").press("delete");
         assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
-        s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Sessions(super::pages::sessions())).press("f2");
-        assert_eq!(s.app.open.composer.text(), "/rename war-and-peace ");
-        s.type_text("tolstoy").press("enter");
-        let rename = Request::RenameOther { session: "war-and-peace".into(), name: "tolstoy".into() };
+        let choices = [('y', "delete"), ('n', "keep")].map(|(key, label)| Choice { key, label: label.into() });
+        s.notify(Notice::Question { id: 1, text: "Delete it?".into(), choices: choices.to_vec() }).press("y");
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: 'y' }]);
+        s.notify(Notice::Note(Level::Info, "It is in the trash.".into())).notify(Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [Request::Sessions]);
+        let mut rows = super::pages::sessions();
+        rows.remove(0);
+        s.notify(Notice::Sessions(rows.clone())).press("ctrl-u");
+        assert!(s.screen().contains("It is in the trash.") && first(&mut s).contains("contract"), "{}", s.screen());
+        s.press("end f2").type_text("a boox").press("backspace").type_text("k");
+        assert!(s.screen().contains(" new name: a book"), "{}", s.screen());
+        s.press("enter");
+        let rename = Request::RenameOther { session: "日本語の本".into(), name: "a book".into() };
         assert_eq!(s.sent(), [rename]);
+        s.notify(Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [Request::Sessions]);
+        rows[1].name = "a book".into();
+        s.notify(Notice::Sessions(rows)).press("ctrl-s");
+        assert!(s.screen().contains("Sessions by name") && first(&mut s).contains("a book"), "{}", s.screen());
+        s.press("f2 esc esc");
+        assert!(s.app.overlay.is_none() && s.sent().is_empty() && s.app.open.composer.is_empty());
     }
 }
 

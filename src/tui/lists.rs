@@ -1,0 +1,278 @@
+//! Lists: rows of one kind with a selected one, a filter, and a line of keys.
+
+mod rows;
+pub(super) mod sessions;
+
+use ratatui::layout::{Position, Rect};
+
+use super::App;
+use super::cells::{ellipsis, width};
+use super::cleaned::{clean, line};
+use super::event::FileRow;
+use super::list::{List, first_row};
+use super::paint::Painter;
+use super::palette::ThemeRow;
+use super::rows::{Face, Role, Span};
+use crate::runtime::protocol::{DocumentRow, FanOut, FanOutRow, SearchRow, SessionRow, TimelineRow};
+pub(super) use rows::lanes;
+use sessions::Picked;
+
+/// The kind of a list determines its columns, its keys and whether letters filter it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sessions,
+    Found,
+    Timeline,
+    Documents,
+    Prompts,
+    Themes,
+    Answers,
+    Settings,
+    Help,
+    Files,
+}
+
+impl Kind {
+    /// The list's name in hints, and its keys.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::Sessions => ("the list of sessions", ""),
+            Kind::Found => ("search results", "Enter opens at the message   Esc closes"),
+            Kind::Timeline => ("the timeline", "Enter goes there   f forks there   Esc closes"),
+            Kind::Documents => ("the documents", "type to filter   Enter shows the text   Esc closes"),
+            Kind::Prompts => ("earlier prompts", "type to search   Ctrl-R next   Enter inserts   Esc closes"),
+            Kind::Themes => ("the list of themes", "Up/Down show   type to filter   Enter applies   Esc cancels"),
+            Kind::Answers => {
+                ("the answers of the library", "type to filter   Enter opens the answer in a session   Esc closes")
+            }
+            Kind::Settings => ("the settings", "type to filter   Enter changes   Esc closes"),
+            Kind::Help => ("help", "type to filter   Enter inserts the command   Esc closes"),
+            Kind::Files => {
+                ("the list of files", "type to filter   Enter opens or loads   Left folder above   Esc closes")
+            }
+        }
+    }
+
+    /// Headings of the columns, left and right.
+    fn columns(self, cells: u16) -> [&'static str; 2] {
+        match self {
+            Kind::Sessions if cells < rows::DATES => ["   name", "tokens"],
+            Kind::Sessions if cells < rows::ALL_COLUMNS => ["   name", "tokens  changed     "],
+            Kind::Sessions => ["   name", "messages   tokens  state       size  changed     "],
+            Kind::Documents if cells < rows::ALL_COLUMNS => ["   name", "tokens  state    "],
+            Kind::Documents => ["   name", "tokens     lines      size  state    "],
+            Kind::Answers => ["   document", "lines looked at  likely "],
+            Kind::Files => ["   name", "size "],
+            Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Themes | Kind::Settings | Kind::Help => ["", ""],
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Item {
+    Session(SessionRow),
+    Hit(SearchRow),
+    Turn(TimelineRow),
+    Document(DocumentRow),
+    Prompt(String),
+    Theme(ThemeRow),
+    /// An answer of a fan-out, with its index in the runtime's table.
+    Answer(usize, FanOutRow),
+    Setting(SettingRow),
+    Help(HelpRow),
+    Heading(String),
+    File(FileRow),
+}
+
+#[derive(Clone, Debug)]
+pub struct SettingRow {
+    pub name: &'static str,
+    pub value: String,
+    pub help: &'static str,
+    /// The value differs from the default.
+    pub changed: bool,
+    /// The command that sets the present value.
+    pub line: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct HelpRow {
+    /// A command with its arguments, or keys.
+    pub what: String,
+    /// The same for a narrow window.
+    pub short: String,
+    pub does: String,
+    pub words: String,
+    pub line: Option<String>,
+}
+
+impl HelpRow {
+    pub const CELLS: usize = 26;
+}
+
+#[derive(Clone, Debug)]
+pub struct ListView {
+    pub kind: Kind,
+    pub title: String,
+    pub list: List<Item>,
+    /// More answers follow.
+    pub open: bool,
+    /// The folder of a list of files.
+    pub folder: String,
+    picked: Picked,
+}
+
+impl ListView {
+    pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
+        let list = List::new(items.into_iter().collect(), rows::text, matches!(kind, Kind::Help | Kind::Settings));
+        ListView { kind, title: title.into(), list, open: false, folder: String::new(), picked: Picked::default() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        if self.kind == Kind::Documents { &self.title } else { self.kind.words().0 }
+    }
+
+    /// The new name of a session while one is typed, else the filter. In lists without one, letters are commands.
+    pub(super) fn query(&self) -> Option<&str> {
+        match self.kind {
+            Kind::Found | Kind::Timeline => None,
+            _ => Some(self.picked.new_name.as_deref().unwrap_or(self.list.query())),
+        }
+    }
+
+    pub(super) fn is_changing(&self) -> bool {
+        self.picked.changing.is_some()
+    }
+
+    pub(super) fn is_unfiltered(&self) -> bool {
+        self.list.query().is_empty()
+    }
+
+    pub(super) fn edit_query(&mut self, change: impl FnOnce(&mut String)) {
+        if let Some(name) = &mut self.picked.new_name {
+            return change(name);
+        }
+        let mut query = self.list.query().to_owned();
+        change(&mut query);
+        match self.kind {
+            Kind::Found | Kind::Timeline => {}
+            // A slash searches message texts, so it does not filter names.
+            Kind::Sessions if query.starts_with('/') => {
+                self.list.set_query(String::new());
+                self.list.set_query_text(query);
+            }
+            // A slash begins a search, as in a pager.
+            Kind::Help => self.list.set_query(query.trim_start_matches('/').to_owned()),
+            _ => self.list.set_query(query),
+        }
+    }
+
+    pub(super) fn footer(&self, cells: usize) -> &'static str {
+        match (self.kind, self.list.selected()) {
+            (Kind::Found | Kind::Documents, _) if self.list.items().is_empty() => "Esc closes",
+            (Kind::Sessions, _) => self.picked.footer(cells),
+            (Kind::Answers, _) if self.open => "asking   Esc stops",
+            (_, Some(Item::Help(HelpRow { line: None, .. }))) => "type to filter   Enter or Esc closes",
+            (kind, _) => kind.words().1,
+        }
+    }
+
+    pub(super) fn caret(&self, area: Rect) -> Option<Position> {
+        let label = self.picked.label();
+        let x = area.x + 1 + u16::try_from(width(label) + width(self.query()?)).ok()?;
+        (x < area.right()).then_some(Position { x, y: area.y + 1 })
+    }
+
+    pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
+        let below = rows::below(self, area);
+        let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
+        let top = Rect { height: area.height.saturating_sub(height), ..area };
+        self.draw_rows(app, painter, top);
+        let ruled = self.kind == Kind::Answers;
+        if ruled && height > 0 {
+            let rest = Rect { y: top.bottom(), height, ..area };
+            painter.clear(rest);
+            painter.rule(Rect { height: 1, ..rest });
+        }
+        let last = Rect { height: area.height.saturating_sub(1), ..area };
+        painter.rows(last, top.height + u16::from(ruled), 2, &below);
+    }
+
+    /// Title, filter, columns, and rows with the selected one marked.
+    fn draw_rows(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
+        let list = &self.list;
+        let (count, total) = (list.shown().len(), list.items().len());
+        let word = match self.kind {
+            // `/help WORD` searches settings, too.
+            Kind::Help if !list.query().is_empty() => format!("{count} found"),
+            _ if count == total => format!("{total}"),
+            _ => format!("{count} of {total}"),
+        };
+        let room = usize::from(area.width).saturating_sub(width(&word) + 4);
+        painter.text(area, 0, &format!(" {}", ellipsis(&self.title, room)), Role::Heading);
+        painter.right(area, 0, 1, &word, Role::Dim);
+        let mut top = 1;
+        if let Some(query) = self.query() {
+            let label = Span::new(self.picked.label(), Role::Key);
+            painter.spans(area, top, 1, &[label, Span::new(query, Role::Text)]);
+            top += 1;
+        }
+        let [left, right] = self.kind.columns(area.width);
+        if !left.is_empty() {
+            painter.text(area, top, left, Role::Dim);
+            painter.right(area, top, 1, right, Role::Dim);
+            top += 1;
+        }
+        if count == 0 {
+            let text = match (total, self.kind) {
+                (0, Kind::Found) => "   No message of any session contains these words.",
+                (0, _) => "   Nothing here yet.",
+                _ => "   Nothing matches. Backspace widens the filter.",
+            };
+            painter.text(area, top, text, Role::Dim);
+        }
+        let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
+        let first = first_row(list.selected_index(), count, height);
+        let cells = usize::from(area.width).saturating_sub(4);
+        for (line, (i, item)) in (top..).zip(list.shown().enumerate().skip(first).take(height)) {
+            let chosen = i == list.selected_index();
+            painter.text(area, line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
+            painter.row(area, line, 3, &rows::row(app, self, item, cells));
+            if chosen {
+                painter.mark(area, line, Role::Selected);
+            }
+        }
+    }
+}
+
+/// The table as a list; `before`, the previous one on screen, supplies filter and selection.
+pub(super) fn answers(fan_out: FanOut, before: Option<&ListView>) -> ListView {
+    let clean = |(i, row): (usize, FanOutRow)| {
+        let (document, text) = (line(&row.document), clean(&row.text));
+        let failed = row.failed.map(|why| line(&why));
+        Item::Answer(i, FanOutRow { document, text, failed, ..row })
+    };
+    let rows = fan_out.rows.into_iter().enumerate().map(clean);
+    let mut view = ListView::new(Kind::Answers, line(&fan_out.question), rows);
+    view.open = !fan_out.over;
+    if let Some(before) = before {
+        view.list.set_query(before.list.query().to_owned());
+        view.list.select(before.list.selected_index());
+    }
+    view
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_table_of_answers_keeps_filter_and_selection() {
+        let row = |document: &str| FanOutRow { document: document.into(), ..FanOutRow::default() };
+        let fan_out = FanOut { question: "Who?".into(), rows: vec![row("war.txt"), row("b.txt")], over: true };
+        let mut before = answers(fan_out.clone(), None);
+        before.list.set_query("b.txt".into());
+        let again = answers(fan_out, Some(&before));
+        assert!(matches!(again.list.selected(), Some(Item::Answer(1, _))));
+    }
+}

@@ -1,0 +1,171 @@
+//! The list of sessions: its order, its filter by folder, and its keys. It stays open while sessions are renamed,
+//! pinned and deleted in it.
+
+use std::cmp::Reverse;
+
+use super::super::acts::{LONG_HINT_MS, hint, may_lead, send};
+use super::super::cleaned::{clean, session_row};
+use super::super::keys::{Code, Key};
+use super::super::{App, Question};
+use super::{Item, Kind, ListView};
+use crate::runtime::protocol::{Request, SessionRow};
+
+/// Keys of the list, in the longest form that fits.
+const KEYS: [&str; 3] = [
+    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
+    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
+    "F2 name F3 pin Del ^S ^F Esc",
+];
+
+/// The first one is the runtime's: pinned sessions first, then by date.
+const ORDERS: [&str; 3] = ["by date", "by name", "by tokens"];
+
+/// Which sessions the list shows, in which order, and what happens to the selected one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Picked {
+    /// An index of [`ORDERS`].
+    order: usize,
+    this_folder: bool,
+    /// The new name of the selected session, while it is typed.
+    pub(super) new_name: Option<String>,
+    /// The list is requested again after this request; the session to select then.
+    pub(super) changing: Option<(u64, String)>,
+}
+
+impl Picked {
+    pub(super) fn label(&self) -> &'static str {
+        if self.new_name.is_some() { "new name: " } else { "> " }
+    }
+
+    pub(super) fn footer(&self, cells: usize) -> &'static str {
+        match self.new_name {
+            Some(_) => "Enter renames   Esc keeps the name",
+            None => KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(KEYS[2]),
+        }
+    }
+}
+
+fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
+    let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
+    let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
+    match picked.order {
+        1 => rows.sort_by_cached_key(|row| row.name.to_lowercase()),
+        2 => rows.sort_by_key(|row| Reverse(row.tokens)),
+        _ => {}
+    }
+    let order = ORDERS[picked.order % ORDERS.len()];
+    let title = format!("{} {order}", if picked.this_folder { "This folder" } else { "Sessions" });
+    ListView { picked, ..ListView::new(Kind::Sessions, title, rows.into_iter().map(Item::Session)) }
+}
+
+fn opened(app: &mut App) -> Option<&mut ListView> {
+    app.overlay.as_mut()?.list_of(Kind::Sessions)
+}
+
+/// Takes a list from the runtime. An open one keeps its order, filters and selected row; else returns a new one.
+pub(in super::super) fn arrived(app: &mut App, rows: Vec<SessionRow>) -> Option<ListView> {
+    app.sessions = rows;
+    let Some(picked) = opened(app).map(|view| view.picked.clone()) else {
+        return Some(view(Picked::default(), &app.sessions));
+    };
+    show(app, picked);
+    None
+}
+
+/// Shows the list again; a session that is gone leaves the selection in its row.
+fn show(app: &mut App, mut picked: Picked) {
+    let sessions = std::mem::take(&mut app.sessions);
+    if let Some(view) = opened(app) {
+        let changed = picked.changing.take_if(|(request, _)| *request == 0).map(|(_, name)| name);
+        let name = changed.or_else(|| chosen(view).map(|row| row.name.clone()));
+        let (at, query) = (view.list.selected_index(), view.list.query().to_owned());
+        let new_name = picked.new_name.take();
+        *view = self::view(picked, &sessions);
+        view.edit_query(|filter| *filter = query);
+        view.picked.new_name = new_name;
+        let is_it = |item: &Item| matches!(item, Item::Session(row) if Some(&row.name) == name.as_ref());
+        let at = view.list.shown().position(is_it).unwrap_or(at);
+        view.list.select(at);
+    }
+    app.sessions = sessions;
+}
+
+fn chosen(view: &ListView) -> Option<&SessionRow> {
+    match view.list.selected() {
+        Some(Item::Session(row)) => Some(row),
+        _ => None,
+    }
+}
+
+/// The runtime has completed `count` requests: a list that one of them changed is requested again.
+pub(in super::super) fn acknowledged(app: &mut App, count: u64) {
+    let asks = app.questions.iter().any(Question::is_of_runtime);
+    let changing = opened(app).and_then(|view| view.picked.changing.as_mut());
+    if let Some((request, _)) = changing.filter(|(request, _)| !asks && (1..=count).contains(request)) {
+        *request = 0;
+        send(app, Request::Sessions);
+    }
+}
+
+/// A note below the open list, which hides the transcript.
+pub(in super::super) fn noted(app: &mut App, text: &str) {
+    if opened(app).is_some() {
+        hint(app, clean(text), LONG_HINT_MS);
+    }
+}
+
+/// Sends a request that changes a session and selects the session `then` once it is done.
+fn change(app: &mut App, request: Request, then: String) {
+    if may_lead(app) {
+        send(app, request);
+        let sent = app.sent;
+        if let Some(view) = opened(app) {
+            view.picked.changing = Some((sent, then));
+        }
+    }
+}
+
+/// Keys of the list of sessions; false for all others.
+pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
+    let Some(view) = opened(app) else { return false };
+    let session = chosen(view).map(|row| row.name.clone());
+    let picked = &mut view.picked;
+    if let Some(name) = &mut picked.new_name {
+        match (key.code, session) {
+            (Code::Esc, _) => picked.new_name = None,
+            (Code::Enter, Some(session)) => {
+                let name = name.trim().to_owned();
+                picked.new_name = None;
+                if !name.is_empty() {
+                    change(app, Request::RenameOther { session, name: name.clone() }, name);
+                }
+            }
+            (Code::Backspace, _) => {
+                name.pop();
+            }
+            (Code::Char('u'), _) if key.ctrl => name.clear(),
+            (Code::Char(c), _) if !key.ctrl && !key.alt => name.push(c),
+            _ => {}
+        }
+        return true;
+    }
+    match (key.code, session) {
+        _ if key.alt => return false,
+        (Code::Char('s'), _) if key.ctrl => {
+            let picked = Picked { order: (picked.order + 1) % ORDERS.len(), ..picked.clone() };
+            show(app, picked);
+        }
+        (Code::Char('f'), _) if key.ctrl => {
+            let picked = Picked { this_folder: !picked.this_folder, ..picked.clone() };
+            show(app, picked);
+        }
+        (Code::F(2), Some(_)) => picked.new_name = Some(String::new()),
+        (Code::Delete, Some(name)) => change(app, Request::Delete(Some(name)), String::new()),
+        (Code::F(3), Some(name)) => {
+            send(app, Request::Pin(Some(name)));
+            send(app, Request::Sessions);
+        }
+        _ => return false,
+    }
+    true
+}
