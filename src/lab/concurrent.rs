@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::engine_client::{EngineClient, greedy};
+use super::clients::{EngineClient, greedy};
 use super::report::{Measured, median, ms};
 use super::scratch::{contexts, moved};
 use crate::backend::MAX_POSITIONS;

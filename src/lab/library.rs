@@ -5,9 +5,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::engine_client::failed;
+use super::clients::{RuntimeClient, failed};
 use super::report::{Measured, median};
-use super::runtime_client::RuntimeClient;
 use super::scratch::{MadeUp, ROOM, at_most, contexts, ledger, scratch, write};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;

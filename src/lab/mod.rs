@@ -3,7 +3,7 @@
 //! | file | command |
 //! |---|---|
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
-//! | `fixtures`, `golden` | `doctor --fixtures DIR`: golden data |
+//! | `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, speculation |
 //! | `concurrent` | `bench beside`: forks, chat during a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
@@ -11,25 +11,24 @@
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
-//! | `layer` | of `kernels` and `golden`: a lightning layer with its buffers |
+//! | `layers` | of `kernels` and `golden`: a lightning or sparse layer with its buffers |
+//! | `subject` | of `bench`, `eval`, `kernels` and `golden`: a model on a device |
 //! | `report`, `scratch` | of every bench: JSON and table; data directory and documents |
-//! | `engine_client`, `runtime_client` | an engine, and a runtime, that receive commands one at a time |
+//! | `clients` | an engine, and a runtime, that receive commands one at a time |
 //!
 //! The cli calls it through [`LABORATORY`] alone; no answer to a user depends on this module.
 
 mod bench;
 mod capture;
+mod clients;
 mod concurrent;
-mod engine_client;
 mod eval;
-mod fixtures;
 pub mod golden;
 #[cfg(feature = "cuda")]
 pub mod kernels;
 mod layers;
 mod library;
 mod report;
-mod runtime_client;
 mod scratch;
 mod serve;
 mod sessions;
@@ -42,7 +41,7 @@ pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, e
 
 fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     match &args.fixtures {
-        Some(dir) => fixtures::run(context, args, dir),
+        Some(dir) => golden::run(context, args, dir),
         #[cfg(feature = "cuda")]
         None => kernels::run(context, args),
         #[cfg(not(feature = "cuda"))]

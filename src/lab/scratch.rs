@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::engine_client::{EngineClient, failed};
+use super::clients::{EngineClient, failed};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};

@@ -1,23 +1,22 @@
 //! `sala-chat bench serve`: the share of the engine's speed that the local server reaches, with several clients.
 //! docs/performance.md has the method.
 
-mod clients;
-mod engine;
-
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
-use super::engine_client::{failed, greedy};
+use super::clients::{EngineClient, failed, greedy};
 use super::report::Measured;
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::{Model, Serving};
 use crate::cli::{Context, Failure, open};
+use crate::client::remote::Events;
 use crate::config::settings::Settings;
-use crate::engine::protocol::{Generate, Sampling};
-use crate::text::TextModel;
+use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
+use crate::text::{Before, TextModel};
 
 const QUESTIONS: u64 = 3;
 const CONTEXT: u64 = 64;
@@ -25,6 +24,7 @@ const CLIENTS: [usize; 2] = [1, 8];
 /// Rounds of short conversations before a measurement.
 const WARM_UPS: usize = 2;
 const WARM_UP_TOKENS: u64 = 16;
+const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 struct Answer {
@@ -122,7 +122,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
     let settings = Settings::of(own.config());
     let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
     let generate = Generate { sampling, stop, ..greedy(0, settings.spec) };
-    let (alone, device) = engine::measure(&own, &text, generate, &loads)?;
+    let (alone, device) = alone(&own, &text, generate, &loads)?;
     let rows = loads.iter().zip(served).zip(alone).map(|((load, served), [engine, engine_keeping])| {
         json!({
             "context": load.context, "clients": load.clients, "served": served.figures(),
@@ -143,9 +143,212 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
     let serving = Serving::begin(context, Model::of(context)?, listener, None, true)?;
     let stop = serving.stop();
     let server = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
-    let measured = clients::measure(&url, text, loads, &|| server.is_finished());
+    let measured = all_clients(&url, text, loads, &|| server.is_finished());
     stop.stop();
     let ended = server.join().map_err(|_| failed("the server failed: see the lines above"))?;
     // The server's own error explains more than the client's failure to reach it.
     ended.and(measured)
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    http: reqwest::Client,
+    url: String,
+    model: String,
+}
+
+/// The server's answers to each load. `gone` returns true once the server has ended.
+fn all_clients(url: &str, text: &TextModel, loads: &[Load], gone: &dyn Fn() -> bool) -> Result<Vec<Answered>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // A proxy cannot reach a server on this machine.
+        let http = crate::client::remote::http().no_proxy().build().map_err(failed)?;
+        let mut server = Server { http, url: url.to_owned(), model: String::new() };
+        server.ready(gone).await?;
+        let mut measured = Vec::new();
+        for load in loads {
+            for round in 0..WARM_UPS {
+                server.run(text, load.warm_up(round)).await?;
+            }
+            let begun = Instant::now();
+            let answers = server.run(text, *load).await?;
+            measured.push(Answered(answers, begun.elapsed().as_secs_f64()));
+        }
+        Ok(measured)
+    })
+}
+
+impl Server {
+    async fn get(&self, path: &str) -> Result<String, Failure> {
+        let response = self.http.get(format!("{}{path}", self.url)).send().await.map_err(failed)?;
+        response.error_for_status().map_err(failed)?.text().await.map_err(failed)
+    }
+
+    async fn ready(&mut self, gone: &dyn Fn() -> bool) -> Result<(), Failure> {
+        while self.get("/health").await.is_err() {
+            if gone() {
+                return Err(failed("the server ended before its model was loaded"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let list: Value = serde_json::from_str(&self.get("/v1/models").await?).map_err(failed)?;
+        let name = list.pointer("/data/0/id").and_then(Value::as_str);
+        name.ok_or_else(|| failed("the server lists no model"))?.clone_into(&mut self.model);
+        Ok(())
+    }
+
+    async fn run(&self, text: &TextModel, load: Load) -> Result<Vec<Answer>, Failure> {
+        let mut clients = JoinSet::new();
+        for client in 0..load.clients {
+            let (server, opening) = (self.clone(), load.opening(text, client)?);
+            clients.spawn(async move { server.converse(load, opening).await });
+        }
+        let mut answers = Vec::new();
+        while let Some(ended) = clients.join_next().await {
+            answers.extend(ended.map_err(failed)??);
+        }
+        Ok(answers)
+    }
+
+    async fn converse(&self, load: Load, mut text: String) -> Result<Vec<Answer>, Failure> {
+        let mut answers = Vec::new();
+        for question in 1..=load.questions {
+            let (answer, written) = self.ask(&text, load.tokens).await?;
+            text.push_str(&written);
+            text.push_str(&Load::question(question));
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
+
+    async fn ask(&self, prompt: &str, tokens: u64) -> Result<(Answer, String), Failure> {
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
+            "stream": true, "stream_options": { "include_usage": true },
+        });
+        let begun = Instant::now();
+        let request = self.http.post(format!("{}/v1/completions", self.url));
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        let mut response = request.send().await.map_err(failed)?;
+        if !response.status().is_success() {
+            let status = response.status();
+            return Err(failed(format!("{status}: {}", response.text().await.unwrap_or_default())));
+        }
+        let (mut answer, mut text, mut first_text) = (None, String::new(), None);
+        let (mut events, mut data) = (Events::default(), Vec::new());
+        while let Some(piece) = response.chunk().await.map_err(failed)? {
+            events.push(&piece, &mut data).map_err(|_| failed("the server sends an event without end"))?;
+            for event in data.drain(..) {
+                let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
+                if let Some(error) = event.pointer("/error/message").and_then(Value::as_str) {
+                    return Err(failed(error));
+                }
+                text.push_str(event.pointer("/choices/0/text").and_then(Value::as_str).unwrap_or_default());
+                if !text.is_empty() {
+                    first_text.get_or_insert_with(|| begun.elapsed());
+                }
+                if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
+                    let count = |at: &str| usage.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+                    let cached = count("/prompt_tokens_details/cached_tokens");
+                    let (read, written) = (count("/prompt_tokens").saturating_sub(cached), count("/completion_tokens"));
+                    answer = Some(Answer { read, cached, written, ..Answer::default() });
+                }
+            }
+        }
+        let answer = answer.ok_or_else(|| failed("an answer ended without its counts"))?;
+        Ok((Answer { first_token: first_text.unwrap_or_else(|| begun.elapsed()), ..answer }, text))
+    }
+}
+
+/// A question that the engine answers.
+struct Open {
+    sequence: SequenceId,
+    job: u64,
+    number: u64,
+    sent: Instant,
+    first_token: Option<Duration>,
+    generated: Vec<Token>,
+}
+
+struct Alone<'a> {
+    client: EngineClient,
+    text: &'a TextModel,
+    generate: Generate,
+}
+
+/// The engine's answers to each load without and with export of the state after each answer, and the name of the device.
+fn alone(
+    context: &Context,
+    text: &TextModel,
+    generate: Generate,
+    loads: &[Load],
+) -> Result<(Vec<[Answered; 2]>, String), Failure> {
+    let mut bench = Alone { client: EngineClient::start(context)?, text, generate };
+    let mut measured = Vec::new();
+    for load in loads {
+        for round in 0..WARM_UPS {
+            bench.run(load.warm_up(round), true)?;
+        }
+        measured.push([bench.run(*load, false)?, bench.run(*load, true)?]);
+    }
+    Ok((measured, bench.client.end()))
+}
+
+impl Alone<'_> {
+    fn run(&mut self, load: Load, export: bool) -> Result<Answered, Failure> {
+        self.generate.max_tokens = load.tokens;
+        let mut prompts = Vec::new();
+        for client in 0..load.clients {
+            let sequence = SequenceId(client as u32);
+            let id = self.client.restore(sequence, 0, Vec::new(), None, Vec::new())?;
+            self.client.all(&[id])?;
+            prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(self.text, client)?)?));
+        }
+        let (begun, mut open, mut answers) = (Instant::now(), Vec::new(), Vec::new());
+        for (sequence, prompt) in prompts {
+            open.push(self.ask(sequence, 1, prompt, export)?);
+        }
+        while !open.is_empty() {
+            match self.client.next()? {
+                EngineEvent::Tokens { id, tokens, .. } => {
+                    if let Some(question) = open.iter_mut().find(|open| open.job == id) {
+                        question.first_token.get_or_insert_with(|| question.sent.elapsed());
+                        question.generated.extend(tokens);
+                    }
+                }
+                EngineEvent::Done { id, done } => {
+                    let Some(at) = open.iter().position(|open| open.job == id) else { continue };
+                    let ended = open.swap_remove(at);
+                    answers.push(Answer {
+                        read: done.prompt_in_state,
+                        cached: 0,
+                        written: ended.generated.len() as u64,
+                        first_token: ended.first_token.unwrap_or_default(),
+                    });
+                    if ended.number < load.questions {
+                        let prompt = self.next_prompt(&ended, &done)?;
+                        open.push(self.ask(ended.sequence, ended.number + 1, prompt, export)?);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Answered(answers, begun.elapsed().as_secs_f64()))
+    }
+
+    fn ask(&mut self, sequence: SequenceId, number: u64, prompt: Vec<Token>, export: bool) -> Result<Open, Failure> {
+        let sent = Instant::now();
+        let (job, _) = self.client.run(sequence, prompt, Some(self.generate.clone()), export)?;
+        Ok(Open { sequence, job, number, sent, first_token: None, generated: Vec::new() })
+    }
+
+    /// The tokens after an answer that the state lacks: the last drawn token, and the next question.
+    fn next_prompt(&self, ended: &Open, done: &JobDone) -> Result<Vec<Token>, Failure> {
+        let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
+        let mut prompt = ended.generated.get(read..).unwrap_or_default().to_vec();
+        let tokenizer = &self.text.tokenizer;
+        let before = tokenizer.before_next(&ended.generated, Before::Edge);
+        prompt.extend(tokenizer.encode_after(&Load::question(ended.number), before)?);
+        Ok(prompt)
+    }
 }

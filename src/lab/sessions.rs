@@ -9,9 +9,8 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::engine_client::failed;
+use super::clients::{RuntimeClient, failed};
 use super::report::{Measured, Samples, ms};
-use super::runtime_client::RuntimeClient;
 use super::scratch::{MadeUp, SAVING, at_most, contexts, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};

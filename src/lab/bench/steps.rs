@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::super::engine_client::greedy;
+use super::super::clients::greedy;
 use super::super::report::{median, quantiles};
 use super::super::subject::Round;
 use super::{Bench, WARM_UP};

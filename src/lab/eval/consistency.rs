@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::engine_client::{failed, greedy};
+use super::super::clients::{failed, greedy};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
 use super::{CONSISTENCY, scored};

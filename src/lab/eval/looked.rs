@@ -7,7 +7,7 @@
 
 use serde_json::json;
 
-use super::super::runtime_client::RuntimeClient;
+use super::super::clients::RuntimeClient;
 use super::super::scratch::write;
 use super::{Part, needles};
 use crate::cli::{Context, Exit, Failure};

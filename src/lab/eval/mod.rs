@@ -5,7 +5,7 @@
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
 //! | perplexity | what is its perplexity on a text (`--text`)? | `reference` |
 //! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency` |
-//! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
+//! | needles | does it fetch facts from any depth of long documents? | `needles` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
 //! The report names every part that misses its budget, and the exit code is then 1. Budgets: on a device that computes
@@ -17,7 +17,6 @@ mod consistency;
 mod looked;
 mod needles;
 mod numbers;
-mod plot;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -28,7 +27,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::engine_client::failed;
+use super::clients::failed;
 use super::subject::Subject;
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
@@ -302,7 +301,7 @@ fn needles_part(cells: &[needles::Cell], title: &str) -> Part {
     let (questions, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.questions, f + c.found));
     let ok = found as f64 >= FOUND * questions as f64;
     let mut rows = vec![format!("    {found} of {questions} found")];
-    rows.extend(plot::table(cells));
-    let data = json!({"asked": questions, "found": found, "cells": cells, "svg": plot::svg(cells, title)});
+    rows.extend(needles::table(cells));
+    let data = json!({"asked": questions, "found": found, "cells": cells, "svg": needles::svg(cells, title)});
     Part { name: "needles", ok: Some(ok), rows, data }
 }

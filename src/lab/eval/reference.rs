@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::super::engine_client::failed;
+use super::super::clients::failed;
 use super::super::golden::{floats, integers};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance, log_prob};

@@ -98,7 +98,7 @@ fn rows_together(checks: &mut Checks, dev: &mut Cuda, case: Case) {
         let name = format!("{} {form}: a row alone has the bits it has among 16", op.name);
         checks.add(name, || op.rows_alone(dev, Case { seed: 31, ..case }, 16, &[1, 2, 3, 8, 9]));
     }
-    ready::check(checks, dev, case.sizes);
+    ready::check(checks, dev, case);
 }
 
 fn one_bit_is_found(dev: &mut Cuda) -> anyhow::Result<Outcome> {

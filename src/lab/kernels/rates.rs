@@ -11,8 +11,8 @@ use super::cases::{HEAD, Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
-use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepKey};
-use crate::lab::layers::EPS;
+use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result};
+use crate::lab::layers::{EPS, Mode, perform};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Rate {
@@ -51,40 +51,45 @@ pub struct Rates<'a> {
     pub failed: Vec<(String, String)>,
 }
 
+/// Verify passes of these rows.
+fn verify(rows: &[usize]) -> Vec<Pass> {
+    rows.iter().map(|rows| Pass::Verify { rows: *rows }).collect()
+}
+
 impl Rates<'_> {
-    /// Measures `op`, called with each of `copies` in turn.
-    fn measure(&mut self, name: &str, pass: Pass, copies: usize, (bytes, flops): Work, op: &mut Call) {
-        let name = match pass {
-            Pass::Verify { rows } => format!("{name} verify {rows}"),
-            Pass::Prefill { rows } => format!("{name} prefill {rows}"),
-        };
-        let ms = match self.time(pass, copies, op) {
-            Ok(ms) => ms,
-            Err(e) => return self.failed.push((name, e.to_string())),
-        };
-        let (gb_per_s, tflops) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
-        let (read, gemm) =
-            (gb_per_s / self.ceilings.read_gb_per_s.max(1e-9), tflops / self.ceilings.gemm_tflops.max(1e-9));
-        let (share, ceiling) = if read >= gemm { (read, "read") } else { (gemm, "gemm") };
-        self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
+    /// Measures each pass of `op`: a verify pass with each of `copies` in turn, a prefill pass with one. `work` has the
+    /// bytes and the operations of a pass.
+    fn measure(&mut self, name: &str, passes: &[Pass], copies: usize, work: &dyn Fn(Pass) -> Work, op: &mut Call) {
+        for pass in passes.iter().copied() {
+            let (name, copies) = match pass {
+                Pass::Verify { rows } => (format!("{name} verify {rows}"), copies),
+                Pass::Prefill { rows } => (format!("{name} prefill {rows}"), 1),
+            };
+            let ms = match self.time(pass, copies, op) {
+                Ok(ms) => ms,
+                Err(e) => {
+                    self.failed.push((name, e.to_string()));
+                    continue;
+                }
+            };
+            let (bytes, flops) = work(pass);
+            let (gb_per_s, tflops) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
+            let read = gb_per_s / self.ceilings.read_gb_per_s.max(1e-9);
+            let gemm = tflops / self.ceilings.gemm_tflops.max(1e-9);
+            let (share, ceiling) = if read >= gemm { (read, "read") } else { (gemm, "gemm") };
+            self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
+        }
     }
 
     fn time(&mut self, pass: Pass, copies: usize, op: &mut Call) -> Result<f64> {
         let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
-        let key = match pass {
-            Pass::Verify { rows } => Some(StepKey::Verify(rows)),
-            Pass::Prefill { .. } => None,
-        };
         // All operations share one step key: drop the graph of the one before.
         self.dev.forget_steps();
-        let mut once = |b: &mut Cuda| match key {
-            Some(key) => b.step(key, &mut body),
-            None => body(b),
-        };
+        let mut once = |b: &mut Cuda| perform(b, Mode::Step, pass, &mut body);
         // Eager, then captured; both warm up.
         once(self.dev)?;
         once(self.dev)?;
-        let times = if key.is_some() { REPLAYS } else { PREFILLS };
+        let times = if let Pass::Verify { .. } = pass { REPLAYS } else { PREFILLS };
         let ms = self.dev.timed(|b| (0..times).try_for_each(|_| once(b)))?;
         self.dev.synchronize()?;
         Ok(f64::from(ms) / (times * copies) as f64)
@@ -97,9 +102,8 @@ impl Rates<'_> {
             self.gemms(form, false)?;
         }
         if self.dev.has_fp8() {
-            for form in [Form::Bf16, Form::Int4] {
-                self.gemms(form, true)?;
-            }
+            self.gemms(Form::Bf16, true)?;
+            self.gemms(Form::Int4, true)?;
         }
         self.lightning()?;
         for context in [4_096, 131_072, 1_048_576] {
@@ -118,7 +122,7 @@ impl Rates<'_> {
     fn gemms(&mut self, form: Form, in_fp8: bool) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
-        let most = self.dev.prefill_rows();
+        let most = Pass::Prefill { rows: self.dev.prefill_rows() };
         let width = s.heads * HEAD;
         let (norm, out_norm) = (self.dev.ones(s.hidden)?, self.dev.ones(width)?);
         let mut h = self.random_buf(s.hidden, BufKind::Residual, 1.0, 1)?;
@@ -131,9 +135,12 @@ impl Rates<'_> {
             ("gate_output", s.hidden, width),
             ("head", s.vocab, s.hidden),
         ] {
-            if in_fp8 && matches!(name, "head" | "norm_linear sparse") {
-                continue;
-            }
+            let passes = match (name, in_fp8) {
+                ("head" | "norm_linear sparse", true) => continue,
+                ("head", false) => verify(&[1, 2, 8, 16]),
+                (_, true) => vec![most],
+                (_, false) => [verify(&[1, 2, 8, 16]), vec![most]].concat(),
+            };
             let doubled = if name == "norm_gate_up" { 2 } else { 1 };
             let bytes = form.bytes(doubled * out, inner);
             // More than the caches hold.
@@ -154,7 +161,13 @@ impl Rates<'_> {
             let x = self.random_buf(inner.max(2 * width), BufKind::Activation, 1.0, 2)?;
             let dense = self.random_buf(inner, BufKind::Activation, 1.0, 3)?;
             let o = self.random_buf(width, BufKind::Wide, 1.0, 4)?;
-            let mut call = |b: &mut Cuda, copy: usize, pass: Pass| {
+            let form = if form == Form::Bf16 { String::new() } else { format!(" {}", form.name()) };
+            let title = format!("{name}{form}{}", if in_fp8 { " in fp8" } else { "" });
+            let work = |pass: Pass| {
+                let rows = if let Pass::Prefill { rows } = pass { rows } else { 0 };
+                (bytes + rows * (inner * 2 + doubled * out * 2), 2 * doubled * out * inner * pass.rows())
+            };
+            self.measure(&title, &passes, copies, &work, &mut |b, copy, pass| {
                 let w = &weights[copy];
                 match name {
                     "norm_gate_up" => b.norm_gate_up(&mut to, &h, &norm, EPS, w, pass),
@@ -165,21 +178,7 @@ impl Rates<'_> {
                     "head" => b.head(&mut to, &h, &norm, EPS, 16.0, w, HeadRows::All, pass),
                     _ => b.norm_linear(&mut to, &h, &norm, EPS, w, pass),
                 }
-            };
-            let title = match form {
-                Form::Bf16 => name.to_owned(),
-                _ => format!("{name} {}", form.name()),
-            };
-            let title = if in_fp8 { format!("{title} in fp8") } else { title };
-            let flops = |rows: usize| 2 * doubled * out * inner * rows;
-            let verified: &[usize] = if in_fp8 { &[] } else { &[1, 2, 8, 16] };
-            for rows in verified.iter().copied() {
-                self.measure(&title, Pass::Verify { rows }, copies, (bytes, flops(rows)), &mut call);
-            }
-            if name != "head" {
-                let moved = bytes + most * (inner * 2 + doubled * out * 2);
-                self.measure(&title, Pass::Prefill { rows: most }, 1, (moved, flops(most)), &mut call);
-            }
+            });
         }
         Ok(())
     }
@@ -187,28 +186,29 @@ impl Rates<'_> {
     fn lightning(&mut self) -> Result<()> {
         const STATES: usize = 64;
         let spec = lightning_spec(FULL);
-        let rows = self.dev.prefill_rows();
         let (q_norm, k_norm) = (self.dev.ones(HEAD)?, self.dev.ones(HEAD)?);
         let width = spec.heads * HEAD;
         let x = self.random_buf(spec.projection_width(), BufKind::Activation, 1.0, 5)?;
         let mut o = self.dev.buf(width, BufKind::Wide)?;
         let mut states = (0..STATES).map(|_| self.dev.recurrent(&spec)).collect::<Result<Vec<_>>>()?;
-        let mut call = |b: &mut Cuda, copy: usize, pass: Pass| {
-            let states = &mut [&mut states[copy]];
-            b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), states, &spec, EPS, pass)
+        let work = |pass: Pass| match pass {
+            Pass::Verify { rows } => (2 * width * HEAD * 4 + rows * width * 12, rows * 4 * width * HEAD),
+            // Per head and chunk of 64: q kᵀ, (q kᵀ) v, q S, kᵀ v.
+            Pass::Prefill { rows } => {
+                (rows * width * (2 * 3 + 4), rows * spec.heads * (2 * 64 * 128 * 2 + 2 * 128 * 128 * 2))
+            }
         };
-        self.dev.seek(100_000)?;
-        for rows in [1, 8, 16] {
-            // One accepted row is pending, as during an answer: the state is read and written.
-            self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
-            let work = (2 * width * HEAD * 4 + rows * width * 12, rows * 4 * width * HEAD);
-            self.measure("lightning", Pass::Verify { rows }, STATES, work, &mut call);
+        for pass in [verify(&[1, 8, 16]), vec![Pass::Prefill { rows: self.dev.prefill_rows() }]].concat() {
+            self.dev.seek(100_000)?;
+            if let Pass::Verify { .. } = pass {
+                // One accepted row is pending, as during an answer: the state is read and written.
+                self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
+            }
+            self.measure("lightning", &[pass], STATES, &work, &mut |b, copy, pass| {
+                let states = &mut [&mut states[copy]];
+                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), states, &spec, EPS, pass)
+            });
         }
-        // Per head and chunk of 64: q kᵀ, (q kᵀ) v, q S, kᵀ v.
-        let flops = rows * spec.heads * (2 * 64 * 128 * 2 + 2 * 128 * 128 * 2);
-        self.dev.seek(100_000)?;
-        let work = (rows * width * (2 * 3 + 4), flops);
-        self.measure("lightning", Pass::Prefill { rows }, 1, work, &mut call);
         Ok(())
     }
 
@@ -229,24 +229,22 @@ impl Rates<'_> {
         let row_bytes = spec.kv_heads * HEAD * 2;
         let attended = (context / spec.block + 1).min(spec.topk) * spec.block;
         let keys = spec.level1_rows(context) + spec.level2_rows(context);
-        let flops = |rows: usize, each: usize, keys: usize| rows * each * spec.heads * HEAD * keys;
+        let flops = |pass: Pass, each: usize, keys: usize| pass.rows() * each * spec.heads * HEAD * keys;
         let [append, select, attend] = ["append_kv", "select_blocks", "attend"].map(|op| format!("{op} @ {context}"));
-        let passes = [1, 8, 16].map(|rows| Pass::Verify { rows }).into_iter().chain([Pass::Prefill { rows: most }]);
-        for pass in passes {
-            let (rows, verify) = (pass.rows(), matches!(pass, Pass::Verify { .. }));
-            let copies = if verify { copies } else { 1 };
+        for pass in [verify(&[1, 8, 16]), vec![Pass::Prefill { rows: most }]].concat() {
+            let verify = matches!(pass, Pass::Verify { .. });
             if verify {
-                self.measure(&append, pass, copies, (rows * 4 * row_bytes, 0), &mut |b, i, pass| {
+                self.measure(&append, &[pass], copies, &|pass| (pass.rows() * 4 * row_bytes, 0), &mut |b, i, pass| {
                     b.append_kv(&mut [&mut caches[i]], &x, &spec, pass)
                 });
             }
-            let work = (keys * row_bytes, flops(rows, 2, keys));
-            self.measure(&select, pass, copies, work, &mut |b, i, pass| {
+            let work = |pass| (keys * row_bytes, flops(pass, 2, keys));
+            self.measure(&select, &[pass], copies, &work, &mut |b, i, pass| {
                 b.select_blocks(&mut selection, &x, &[&caches[i]], &spec, pass)
             });
             // The rows of a prefill share the blocks they choose.
-            let bytes = if verify { attended * 2 * row_bytes } else { 0 };
-            self.measure(&attend, pass, copies, (bytes, flops(rows, 4, attended)), &mut |b, i, pass| {
+            let work = |pass| (if verify { attended * 2 * row_bytes } else { 0 }, flops(pass, 4, attended));
+            self.measure(&attend, &[pass], copies, &work, &mut |b, i, pass| {
                 b.attend(&mut o, &x, &mut selection, &[&caches[i]], &spec, pass)
             });
         }
@@ -258,17 +256,14 @@ impl Rates<'_> {
         let table = self.dev.random_matrix(&[(s.vocab, Form::Bf16)], s.hidden, 0.02, 9)?;
         let mut h = self.dev.buf(s.hidden, BufKind::Residual)?;
         let logits = self.random_buf(s.vocab, BufKind::Logits, 3.0, 7)?;
-        let ids: Vec<u32> = (0..16).map(|i| i * 4099).collect();
-        self.dev.set_tokens(&ids)?;
-        for rows in [1, 16] {
-            let pass = Pass::Verify { rows };
-            self.measure("embed", pass, 1, (rows * s.hidden * 6, 0), &mut |b, _, pass| {
-                b.embed(&mut h, &table, 12.0, pass)
-            });
-            self.measure("top_logits", pass, 1, (rows * s.vocab * 4, 0), &mut |b, _, pass| {
-                b.top_logits(&logits, s.vocab, HeadRows::All, pass)
-            });
-        }
+        self.dev.set_tokens(&(0..16).map(|i| i * 4099).collect::<Vec<u32>>())?;
+        let passes = verify(&[1, 16]);
+        self.measure("embed", &passes, 1, &|pass| (pass.rows() * s.hidden * 6, 0), &mut |b, _, pass| {
+            b.embed(&mut h, &table, 12.0, pass)
+        });
+        self.measure("top_logits", &passes, 1, &|pass| (pass.rows() * s.vocab * 4, 0), &mut |b, _, pass| {
+            b.top_logits(&logits, s.vocab, HeadRows::All, pass)
+        });
         Ok(())
     }
 }

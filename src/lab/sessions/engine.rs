@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::engine_client::{EngineClient, Events, PATIENCE, failed, greedy};
+use super::super::clients::{EngineClient, Events, PATIENCE, failed, greedy};
 use super::super::report::{Samples, ms, quantiles};
 use super::super::scratch::{SAVING, message};
 use super::REPEATS;
