@@ -1,7 +1,6 @@
 //! What schemas refer to in themselves (`$ref`), and how the library that compiles schemas reads it: it takes the parts of a pointer
 //! as they stand, without the escapes of pointers (`~1`, `~0`) and of addresses (`%25`), and reaches no name that holds a `/`.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use percent_encoding::percent_decode_str;
@@ -12,8 +11,6 @@ pub(super) const DATA: [&str; 5] = ["const", "default", "enum", "example", "exam
 /// Keywords with an object of names, each with a schema.
 pub(super) const NAMED: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
-/// Keywords of definitions, of which the library compiles those that are referred to.
-const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 /// Name among the definitions of copies of schemas that the library cannot reach.
 const COPIES: &str = "x-sala-chat-copies";
 /// Prefix of a reference without a target, so that the library's error names it.
@@ -42,67 +39,43 @@ pub(crate) fn each(schema: &mut Value, change: &mut dyn FnMut(&mut String)) {
     }
 }
 
-/// Writes the references of a schema so that the library finds what they mean.
+/// Writes the references of a schema so that the library finds what they mean: what a pointer with escapes leads to is copied.
 pub(super) fn spell_out(schema: &mut Value) {
     let mut spelled = BTreeMap::new();
     each(schema, &mut |reference: &mut String| drop(spelled.insert(reference.clone(), String::new())));
-    let mut unreached = Vec::new();
+    let mut copies = Vec::new();
     for (reference, spelled) in &mut spelled {
-        *spelled = match reference.as_str() {
+        let is_plain = !reference.contains(['~', '%']);
+        *spelled = match target(schema, reference) {
             // The whole schema, for the library too.
-            "#" | "#/" => reference.clone(),
-            _ => match parts(schema, reference) {
-                None => format!("{NOWHERE}{reference}"),
-                Some(parts) if parts.iter().any(|part| part.contains('/')) => {
-                    unreached.push(parts);
-                    format!("#/{}/{COPIES}/{}", home(schema), unreached.len() - 1)
-                }
-                Some(parts) => format!("#/{}", parts.join("/")),
-            },
+            _ if reference == "#/" => reference.clone(),
+            Some(_) if is_plain => reference.clone(),
+            Some(target) => {
+                copies.push(target.clone());
+                format!("#/$defs/{COPIES}/{}", copies.len() - 1)
+            }
+            None => format!("{NOWHERE}{reference}"),
         };
+    }
+    if !copies.is_empty()
+        && let Some(keywords) = schema.as_object_mut()
+        && let Some(definitions) = keywords.entry("$defs").or_insert_with(|| json!({})).as_object_mut()
+    {
+        definitions.insert(COPIES.to_owned(), copies.into());
     }
     each(schema, &mut |reference: &mut String| {
         if let Some(spelled) = spelled.get(reference.as_str()) {
             reference.clone_from(spelled);
         }
     });
-    if unreached.is_empty() {
-        return;
-    }
-    let copies: Value = unreached.iter().filter_map(|parts| at(schema, parts)).cloned().collect();
-    let home = home(schema);
-    if let Some(keywords) = schema.as_object_mut()
-        && let Some(definitions) = keywords.entry(home).or_insert_with(|| json!({})).as_object_mut()
-    {
-        definitions.insert(COPIES.to_owned(), copies);
-    }
 }
 
-/// A keyword with room for definitions.
-fn home(schema: &Value) -> &'static str {
-    let [usual, old] = DEFINITIONS;
-    if schema.get(usual).is_none_or(Value::is_object) { usual } else { old }
-}
-
-/// The names on the way of a pointer that leads somewhere: without their escapes, else as they stand, as some programs write them.
-fn parts(schema: &Value, reference: &str) -> Option<Vec<String>> {
-    let pointer = reference.strip_prefix("#/")?;
-    let meant: Vec<String> = pointer.split('/').map(unescaped).collect();
-    let written: Vec<String> = pointer.split('/').map(str::to_owned).collect();
-    [meant, written].into_iter().find(|parts| at(schema, parts).is_some())
-}
-
-fn at<'a>(schema: &'a Value, parts: &[String]) -> Option<&'a Value> {
-    parts.iter().try_fold(schema, |value, part| match value {
-        Value::Array(values) => values.get(part.parse::<usize>().ok()?),
-        other => other.get(part),
-    })
-}
-
-/// A part of a pointer, as the name that it means. Escapes of bytes that are no text are none.
-fn unescaped(part: &str) -> String {
-    let text = percent_decode_str(part).decode_utf8().unwrap_or(Cow::Borrowed(part));
-    text.replace("~1", "/").replace("~0", "~")
+/// What a pointer leads to: without the escapes of addresses, else as it stands, as some programs write it.
+fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#')?;
+    let part = |part: &str| percent_decode_str(part).decode_utf8().map(|part| part.replace('/', "~1"));
+    let meant: Option<Vec<String>> = pointer.split('/').map(|written| part(written).ok()).collect();
+    meant.and_then(|meant| schema.pointer(&meant.join("/"))).or_else(|| schema.pointer(pointer))
 }
 
 /// What to say where the library's words are about a reference that leads nowhere.
@@ -129,17 +102,31 @@ mod tests {
         let definitions = json!({
             "a~b": 1, "50%": 2, "ü x": 3, "a/b": { "$ref": "#/$defs/a~1b" }, "n": { "$defs": { "m": [4] } }, "~1": 5, "%41": 6,
         });
-        let to = |reference: &str| {
+        // The library takes the parts of a pointer as they stand.
+        let led = |reference: &str| {
             let schema = spelled(json!({ "$ref": reference, "$defs": definitions }));
-            schema["$ref"].as_str().unwrap().to_owned()
+            let spelled = schema["$ref"].as_str().unwrap().to_owned();
+            let step = |at: &Value, part: &str| match at {
+                Value::Array(values) => values[part.parse::<usize>().unwrap()].clone(),
+                at => at[part].clone(),
+            };
+            (spelled.clone(), spelled.split('/').skip(1).fold(schema.clone(), |at, part| step(&at, part)))
         };
-        for plain in ["#", "#/", "#/$defs/a~b", "#/$defs/50%", "#/$defs/n/$defs/m/0", "#/$defs/%41"] {
-            assert_eq!(to(plain), plain);
+        for plain in ["#", "#/", "#/$defs/n/$defs/m/0"] {
+            assert_eq!(led(plain).0, plain);
         }
-        assert_eq!(to("#/$defs/a~0b"), "#/$defs/a~b");
-        assert_eq!(to("#/$defs/50%25"), "#/$defs/50%");
-        assert_eq!(to("#/%24defs/%C3%BC%20x"), "#/$defs/ü x");
-        assert_eq!(to("#/$defs/~01"), "#/$defs/~1");
+        for (reference, value) in [
+            ("#/$defs/a~b", 1),
+            ("#/$defs/a~0b", 1),
+            ("#/$defs/50%", 2),
+            ("#/$defs/50%25", 2),
+            ("#/%24defs/%C3%BC%20x", 3),
+            ("#/$defs/n/$defs/m/0", 4),
+            ("#/$defs/~01", 5),
+            ("#/$defs/%41", 6),
+        ] {
+            assert_eq!(led(reference).1, value, "{reference}");
+        }
         let copied = spelled(json!({ "$ref": "#/$defs/a~1b", "$defs": definitions }));
         assert_eq!(copied["$ref"], "#/$defs/x-sala-chat-copies/0");
         assert_eq!(copied["$defs"][COPIES], json!([{ "$ref": "#/$defs/x-sala-chat-copies/0" }]));

@@ -67,7 +67,7 @@ impl Checker {
             |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
         let run = |mut command: Command| {
             command.arg(CHILD);
-            child::run(command, text.into(), LIMITS, &Cancel::default())
+            child::run(command, text.as_bytes(), LIMITS, &Cancel::default())
         };
         match child::confined(&self.program).and_then(run) {
             Ok(output) => serde_json::from_slice(&output).map_err(|e| e.to_string()),

@@ -5,7 +5,7 @@
 
 use super::own_space::{Before, OwnSpace};
 use super::stream::Detokenizer;
-use super::tokenizer::{SHIELD, Specials, Tokenizer};
+use super::tokenizer::{SHIELD, Tokenizer};
 use super::vocabulary::{LOWER_BLOCK, Piece};
 use crate::engine::protocol::Token;
 
@@ -94,24 +94,14 @@ impl Tokenizer {
 
     /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 is replaced by U+FFFD.
     pub fn spell(&self, tokens: &[Token], before: Before) -> String {
-        self.joined(Detokenizer::new(self, before), tokens, Specials::Show)
-    }
-
-    /// The text of ids as the library decodes a whole text. Invalid UTF-8 is replaced by U+FFFD.
-    pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
-        self.joined(Detokenizer::of_whole(self), ids, specials)
-    }
-
-    fn joined(&self, mut decoder: Detokenizer, tokens: &[Token], specials: Specials) -> String {
-        let mut out = String::new();
+        let (mut decoder, mut out) = (Detokenizer::new(self, before), String::new());
         for &id in tokens {
             match self.pieces.get(id) {
                 Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
-                Piece::Special(literal) if specials == Specials::Show => {
+                Piece::Special(literal) => {
                     decoder.edge(&mut out);
                     out.push_str(literal);
                 }
-                Piece::Special(_) => decoder.finish(&mut out),
             }
         }
         decoder.finish(&mut out);

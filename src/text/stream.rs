@@ -30,11 +30,6 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip, own_spaces }
     }
 
-    /// For a whole text, as the library decodes it.
-    pub(super) fn of_whole(tokenizer: &Tokenizer) -> Detokenizer {
-        Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
-    }
-
     /// A special token: no character crosses it, and a stretch of text begins after it.
     pub(super) fn edge(&mut self, out: &mut String) {
         self.finish(out);

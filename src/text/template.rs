@@ -3,17 +3,18 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` in the same folder), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template is part of the model folder and may
-//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`limits`).
+//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`environment`).
 //! What it puts together before it writes is not limited (SECURITY.md).
 
 mod environment;
-mod limits;
+mod filters;
 mod message;
 mod methods;
 mod python;
 mod source;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value};
@@ -22,10 +23,11 @@ use serde::Deserialize;
 use super::tokenizer::NamedToken;
 use super::{TextError, untrusted};
 use crate::runtime::protocol::ThinkMode;
-use environment::{NAME, environment, failure};
-use limits::{Bounded, PATIENCE, fuel};
+use environment::{Bounded, NAME, environment, failure, fuel};
 pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
 
+/// Rendering takes milliseconds, or a second for a million tokens.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Beginning of the SHA-256 of the released MiniCPM-SALA's chat template.
 const RELEASED: &str = "accdbc3c45c7ee51";
 

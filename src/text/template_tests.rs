@@ -57,6 +57,40 @@ fn templates_render_as_jinja2_renders_them() {
 }
 
 #[test]
+fn filters_tests_and_operators_do_what_they_do_in_jinja2() {
+    let file: serde_json::Value = serde_json::from_str(include_str!("../../tests/templates/cases.json")).unwrap();
+    let tools = file["tools"].as_array().unwrap().clone();
+    let options = RenderOptions { tools, ..RenderOptions::prompt(ThinkMode::Auto) };
+    let expressions = file["expressions"].as_array().unwrap();
+    assert!(expressions.len() > 500);
+    let wrong = expressions.iter().filter_map(|expression| {
+        let source = expression[0].as_str().unwrap();
+        let template = Template::new(source, "<s>", "<|im_end|>");
+        let got = template.and_then(|template| template.render_json(&file["conversations"]["calls"], &options));
+        let is_equal = got.as_ref().is_ok_and(|text| *text == expression[1]);
+        (!is_equal).then(|| format!("{source}: {got:?}, not {}", expression[1]))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), expressions.len(), wrong.join("\n"));
+}
+
+#[test]
+fn what_the_engine_does_not_know_is_refused_when_the_template_is_read() {
+    for (source, expected) in [
+        ("{{ x | nofilter }}", "chat template: the filter nofilter is not known (line 1)"),
+        ("a\n{% if x is not notest %}{% endif %}", "chat template: the test notest is not known (line 2)"),
+        ("{% for m in messages %}{{ m | map('upper') | xmlattr }}{% endfor %}", "the filter xmlattr is not known"),
+    ] {
+        let error = Template::new(source, "", "").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    // Words that only look like names.
+    for source in ["{{ ' | nofilter' }}", "{% raw %}{{ x | nofilter }}{% endraw %}", "{# | nofilter #}", "{{ m.is }}"] {
+        assert!(Template::new(source, "", "").is_ok(), "{source}");
+    }
+}
+
+#[test]
 fn the_next_turn_extends_the_prompt_of_a_template_that_keeps_everything() {
     let t = template("demo");
     let mut messages = ChatMessage::document("notes.txt", "the code is 7").to_vec();

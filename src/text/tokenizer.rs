@@ -152,6 +152,12 @@ impl Tokenizer {
         Cow::Owned(out)
     }
 
+    /// The text of ids as the library decodes a whole text. Invalid UTF-8 is replaced by U+FFFD.
+    pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
+        let decoded = caught(|| self.library.decode(ids, specials == Specials::Hide).ok());
+        decoded.flatten().unwrap_or_default()
+    }
+
     /// A lower bound of a text's tokens, without encoding it: its size divided by the longest token.
     pub fn least_tokens(&self, text: &str) -> usize {
         // Shields are not encoded, and a `▁` may be a space of one byte.

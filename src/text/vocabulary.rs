@@ -26,8 +26,6 @@ pub(super) struct Pieces {
     /// By id.
     pieces: Vec<Piece>,
     pub(super) longest: usize,
-    /// Leading spaces that decoding a whole text removes.
-    pub(super) strip_start: usize,
     /// When the tokenizer puts a space in front of a stretch of text.
     pub(super) own_space: OwnSpace,
     /// A `▁` in the text reads as a space.
@@ -68,7 +66,7 @@ enum Spelling {
 }
 
 pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token), TextError> {
-    let (spelling, strip_start) = spelling(json)?;
+    let spelling = spelling(json)?;
     let added = library.get_added_tokens_decoder();
     let vocabulary = library.get_vocab(true);
     let max_id =
@@ -84,7 +82,7 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
     }
     let alphabet = byte_alphabet();
     let blocks = spelling == Spelling::SentencePiece;
-    let mut table = Pieces { strip_start, own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
+    let mut table = Pieces { own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
         let bytes = || match spelling {
             Spelling::ByteLevel => {
@@ -112,23 +110,16 @@ fn byte_token(word: &str) -> Option<u8> {
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
-/// How the vocabulary spells bytes, and the leading spaces that decoding removes.
-fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
-    let steps = steps(json, "decoder", "decoders");
-    let kinds: Vec<&str> = steps.iter().map(kind).collect();
-    if kinds.contains(&"ByteLevel") {
-        return Ok((Spelling::ByteLevel, 0));
+fn spelling(json: &serde_json::Value) -> Result<Spelling, TextError> {
+    let kinds: Vec<&str> = steps(json, "decoder", "decoders").iter().map(kind).collect();
+    match kinds.as_slice() {
+        kinds if kinds.contains(&"ByteLevel") => Ok(Spelling::ByteLevel),
+        kinds if kinds.contains(&"ByteFallback") || kinds.contains(&"Metaspace") => Ok(Spelling::SentencePiece),
+        kinds => {
+            let reason = format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", "));
+            Err(TextError::malformed("tokenizer.json", reason))
+        }
     }
-    if !kinds.iter().any(|kind| matches!(*kind, "ByteFallback" | "Metaspace")) {
-        let reason = format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", "));
-        return Err(TextError::malformed("tokenizer.json", reason));
-    }
-    let strip = steps.iter().map(|step| match kind(step) {
-        "Strip" => step["start"].as_u64().unwrap_or(0),
-        "Metaspace" => u64::from(step["prepend_scheme"] != "never"),
-        _ => 0,
-    });
-    Ok((Spelling::SentencePiece, usize::try_from(strip.sum::<u64>()).unwrap_or(0)))
 }
 
 /// GPT-2's printable characters and the bytes they stand for.

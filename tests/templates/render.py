@@ -93,9 +93,15 @@ def main():
                 except Refused as e:
                     case["refused"] = str(e)
                 cases.append(case)
-    out = {"tools": TOOLS, "conversations": CONVERSATIONS, "cases": cases}
+    # A template a line: one filter, test or operator each, with the conversation of tool calls.
+    expressions = []
+    for source in (HERE / "expressions.txt").read_text().splitlines():
+        text = ENV.from_string(source).render(messages=CONVERSATIONS["calls"], tools=TOOLS, add_generation_prompt=True,
+                                              bos_token="<s>", eos_token="<|im_end|>")
+        expressions.append([source, text])
+    out = {"tools": TOOLS, "conversations": CONVERSATIONS, "cases": cases, "expressions": expressions}
     (HERE / "cases.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
-    print(len(cases), "cases")
+    print(len(cases), "cases,", len(expressions), "expressions")
 
 
 main()

@@ -148,7 +148,7 @@ fn committed(folder: &Path, cancel: &Cancel) -> Option<HashMap<PathBuf, SystemTi
     let what = ["--relative", "--name-only", "-z", "--format=%x01%ct", "--", "."];
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(safe).args(what);
-    let log = String::from_utf8(child::run(git, Vec::new(), GIT, cancel).ok()?).ok()?;
+    let log = String::from_utf8(child::run(git, &[], GIT, cancel).ok()?).ok()?;
     let (mut times, mut time) = (HashMap::new(), SystemTime::UNIX_EPOCH);
     for word in log.split('\0') {
         match word.strip_prefix('\u{1}') {

@@ -24,7 +24,7 @@ pub(super) fn run(
     failed: impl Fn(String) -> SourceError,
 ) -> Result<Vec<u8>, SourceError> {
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    let output = command.and_then(|command| child::run(command, Vec::new(), limits, cancel));
+    let output = command.and_then(|command| child::run(command, &[], limits, cancel));
     output.map_err(|e| match e {
         Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
         Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),

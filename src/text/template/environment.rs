@@ -1,39 +1,56 @@
-//! The template engine as Hugging Face configures Jinja2.
+//! The template engine as Hugging Face configures Jinja2, and the limits of a rendering: instructions, widths and output.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueOrKwargs};
+use minijinja::value::{Rest, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja_contrib::filters::{filesizeformat, striptags};
+use minijinja_contrib::globals::{cycler, joiner};
 
-use super::limits::{check_format, check_width, refused};
-use super::{methods, python, source};
+use super::{filters, methods, python, source};
 use crate::text::TextError;
 
 pub(super) const NAME: &str = "chat";
 /// Depth of macro calls and recursive loops.
 const RECURSION: usize = 200;
-/// Bytes that indenting may add.
-const INDENT_BYTES: usize = 64 << 20;
+/// Widest padding or indentation.
+const WIDTH: usize = 1_000;
 
-/// Compiles a template, with the functions and filters that Hugging Face adds.
+/// Compiles a template, with the functions, filters and tests that Hugging Face or Jinja2 has and the engine lacks or has otherwise.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextError> {
-    let source = source::rewritten(source)?;
     let mut environment = Environment::new();
     environment.set_recursion_limit(RECURSION);
     environment.set_unknown_method_callback(methods::method);
     environment.set_formatter(python::format);
     environment.add_filter("tojson", python::json);
-    environment.add_filter("length", python::length);
-    environment.add_filter("count", python::length);
-    environment.add_filter("default", python::default);
-    environment.add_filter("d", python::default);
-    environment.add_filter("trim", python::trim);
-    environment.add_filter("replace", python::replace);
+    environment.add_filter("string", |value: Value| python::str(&value));
     environment.add_filter(source::PERCENT, python::percent);
-    environment.add_filter("string", |v: Value| python::str(&v));
-    environment.add_filter("indent", indent);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("count", filters::length);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("d", filters::default);
+    environment.add_filter("trim", filters::trim);
+    environment.add_filter("replace", filters::replace);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("indent", filters::indent);
+    environment.add_filter("truncate", filters::truncate);
+    environment.add_filter("wordcount", filters::wordcount);
+    environment.add_filter("center", |text: &str, args: Rest<Value>| methods::padded(text, "center", &args));
+    environment.add_filter("filesizeformat", filesizeformat);
+    environment.add_filter("striptags", striptags);
     environment.add_filter("format", format);
+    environment.add_test("sequence", filters::is_sequence);
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_test("callable", |value: &Value| value.kind() == minijinja::value::ValueKind::Plain);
     environment.add_function("raise_exception", |text: String| Err::<Value, _>(refused(text)));
     environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
+    environment.add_function("cycler", |items: Rest<Value>| cycler(items.0));
+    environment.add_function("joiner", |sign: Option<Value>| joiner(Some(sign.unwrap_or_else(|| Value::from(", ")))));
+    let is_known = |kind: &str, name: &str| {
+        let known = environment.compile_expression_owned(format!("'{name}' is {kind}"));
+        known.and_then(|known| known.eval(())).is_ok_and(|known| known.is_true())
+    };
+    let source = source::rewritten(source, &is_known)?;
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     let compiled = syntax.and_then(|syntax| {
         environment.set_syntax(syntax);
@@ -57,22 +74,58 @@ pub(super) fn failure(error: &Error) -> TextError {
     }
 }
 
-fn indent(
-    value: StringInput<'_>,
-    width: Option<usize>,
-    first: Option<bool>,
-    blank: Option<bool>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let columns = methods::either(width, &kwargs, "width")?.unwrap_or(4);
-    check_width(columns)?;
-    if value.as_str().matches('\n').count().saturating_mul(columns) > INDENT_BYTES {
-        return Err(refused("indenting would add more than 64 MB"));
-    }
-    minijinja::filters::indent(value, width, first, blank, kwargs)
-}
-
 fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     check_format(format.as_str().unwrap_or(""))?;
     minijinja::filters::format(state, format, args)
+}
+
+/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
+pub(super) fn fuel(messages: usize) -> u64 {
+    let n = messages as u64;
+    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
+}
+
+pub(super) fn refused(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.into())
+}
+
+/// Refuses a width that would fill the memory.
+pub(super) fn check_width(width: usize) -> Result<(), Error> {
+    if width <= WIDTH { Ok(()) } else { Err(refused(format!("a width of {width} is more than {WIDTH}"))) }
+}
+
+/// Refuses a format string with a width beyond [`WIDTH`] or a width taken from the values.
+pub(super) fn check_format(format: &str) -> Result<(), Error> {
+    let mut numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    numbers.try_for_each(|digits| check_width(digits.parse().unwrap_or(usize::MAX)))?;
+    match format.contains('*') && format.contains('%') {
+        true => Err(refused("a width taken from the values is not supported")),
+        false => Ok(()),
+    }
+}
+
+/// A rendering with a limit on its bytes.
+pub(super) struct Bounded {
+    pub(super) bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Bounded {
+    pub(super) fn new(message_bytes: usize) -> Bounded {
+        Bounded { bytes: Vec::new(), limit: message_bytes.saturating_mul(4).saturating_add(16 << 20) }
+    }
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, more: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len().saturating_add(more.len()) > self.limit {
+            return Err(std::io::Error::other(format!("the template writes more than {} MB", self.limit >> 20)));
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

@@ -4,7 +4,7 @@ use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::limits::{check_format, check_width, refused};
+use super::environment::{check_format, check_width, refused};
 use super::source::SLICE;
 
 /// An argument by its place, or else by its name.
@@ -94,6 +94,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let taken: Vec<Value> = places.step_by(step.unsigned_abs() as usize).filter_map(at).collect();
     Ok(match value.as_str() {
         Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
+        None if value.is_tuple() => Tuple::from(taken).into(),
         None => taken.into(),
     })
 }
@@ -149,7 +150,7 @@ fn words(text: &str, from_end: bool, most: usize) -> Vec<&str> {
     parts
 }
 
-fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, fill, names): (Option<usize>, Option<&str>, Kwargs) = from_args(args)?;
     let width = either(width, &names, "width")?.unwrap_or(0);
     names.assert_all_used()?;

@@ -1,11 +1,12 @@
 //! Python's operators and functions that minijinja lacks or spells differently.
 
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Serde, StringInput, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
 use serde_json::Value as Json;
 
-use super::limits::{check_format, check_width, refused};
+use super::environment::{check_format, refused};
+use super::filters::indentation;
 use super::methods::either;
 
 /// `left % right`: text that is filled in, or the remainder.
@@ -35,46 +36,11 @@ pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `length`, which is 0 for what is not defined.
-pub(super) fn length(value: &Value) -> Result<usize, Error> {
-    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
-}
-
-/// `default`, with Jinja2's names of the arguments.
-pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, names: Kwargs) -> Result<Value, Error> {
-    let or = either(or, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
-    let falsy_too = either(boolean, &names, "boolean")?.is_some_and(|value| value.is_true());
-    names.assert_all_used()?;
-    Ok(if value.is_undefined() || falsy_too && !value.is_true() { or } else { value.clone() })
-}
-
-/// `trim`, with Jinja2's name of the argument.
-pub(super) fn trim(value: &Value, chars: Option<&str>, names: Kwargs) -> Result<Value, Error> {
-    let (text, chars) = (str(value), either(chars, &names, "chars")?);
-    names.assert_all_used()?;
-    Ok(chars.map_or(text.trim(), |chars| text.trim_matches(|c| chars.contains(c))).into())
-}
-
-/// `replace`, with Jinja2's name of the argument.
-pub(super) fn replace(
-    value: &Value,
-    old: StringInput<'_>,
-    new: StringInput<'_>,
-    count: Option<i64>,
-    names: Kwargs,
-) -> Result<Value, Error> {
-    let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
-    names.assert_all_used()?;
-    Ok(Value::from(str(value).replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
-}
-
 /// `{{ value }}` as Python prints it.
 pub(super) fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::Bool | ValueKind::None | ValueKind::Seq | ValueKind::Map => {
-            out.write_str(&str(value)).map_err(Error::from)
-        }
-        _ => minijinja::escape_formatter(out, state, value),
+        ValueKind::String | ValueKind::Undefined | ValueKind::Invalid => minijinja::escape_formatter(out, state, value),
+        _ => out.write_str(&str(value)).map_err(Error::from),
     }
 }
 
@@ -83,9 +49,19 @@ pub(super) fn str(value: &Value) -> String {
     match value.kind() {
         ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
         ValueKind::None => "None".to_owned(),
-        ValueKind::Seq | ValueKind::Map => repr(value),
+        ValueKind::Number if !value.is_integer() => {
+            f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
+        }
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => repr(value),
         _ => value.to_string(),
     }
+}
+
+/// `repr` of a float. Rust writes exponents for the same numbers, but without a sign and with one digit.
+fn float(number: f64) -> String {
+    let text = format!("{number:?}").to_lowercase();
+    let exponent = text.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)));
+    exponent.map_or_else(|| text.clone(), |(digits, exponent)| format!("{digits}e{exponent:+03}"))
 }
 
 /// `repr(value)` of Python.
@@ -105,13 +81,14 @@ fn repr(value: &Value) -> String {
                         out.push('\\');
                         out.push(c);
                     }
+                    c if c.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
                     c => out.push(c),
                 }
             }
             out.push(quote);
             out
         }
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<String> = value.try_iter().into_iter().flatten().map(|item| repr(&item)).collect();
             match (value.is_tuple(), items.as_slice()) {
                 (true, [one]) => format!("({one},)"),
@@ -129,31 +106,22 @@ fn repr(value: &Value) -> String {
 }
 
 /// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-pub(super) fn json(Serde(mut json): Serde<Json>, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+pub(super) fn json(value: Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
     let (ascii, indent, separators, sorted): (Option<Value>, Option<Value>, Option<Value>, Option<Value>) =
         from_args(places)?;
     let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let (ascii, sorted) = (either(ascii, &names, "ensure_ascii")?, either(sorted, &names, "sort_keys")?);
     let (indent, separators) = (either(indent, &names, "indent")?, either(separators, &names, "separators")?);
     names.assert_all_used()?;
-    // A text is used as it is, a number means so many spaces.
-    let indent = match indent.as_ref().map(|indent| (indent.as_str(), indent.as_usize().unwrap_or(0))) {
-        Some((Some(text), _)) => Some(text.to_owned()),
-        Some((None, width)) => check_width(width).map(|()| Some(" ".repeat(width)))?,
-        None => None,
-    };
-    check_width(indent.as_ref().map_or(0, String::len))?;
+    let indent = indent.as_ref().map(indentation).transpose()?;
     let mut signs = [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned);
     if let Some(separators) = separators {
         let given = separators.try_iter()?.map(|sign| str(&sign));
         signs.iter_mut().zip(given).for_each(|(sign, given)| *sign = given);
     }
-    if is_set(sorted) {
-        json.sort_all_objects();
-    }
     let [item, key] = signs;
     let mut out = String::new();
-    Style { indent, item, key }.write(&json, 1, &mut out);
+    Style { indent, item, key, sorted: is_set(sorted) }.write(&value, 1, &mut out)?;
     if is_set(ascii) {
         let units = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
         out = out.chars().map(|c| if c < '\u{7f}' { c.to_string() } else { units(c) }).collect();
@@ -166,29 +134,52 @@ struct Style {
     indent: Option<String>,
     item: String,
     key: String,
+    sorted: bool,
 }
 
 impl Style {
-    fn write(&self, json: &Json, depth: usize, out: &mut String) {
-        let (open, close, items): (char, char, Vec<(Option<&String>, &Json)>) = match json {
-            Json::Array(items) => ('[', ']', items.iter().map(|item| (None, item)).collect()),
-            Json::Object(fields) => ('{', '}', fields.iter().map(|(name, item)| (Some(name), item)).collect()),
-            scalar => return out.push_str(&scalar.to_string()),
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        let (open, close, mut items): (char, char, Vec<(Option<String>, Value)>) = match value.kind() {
+            ValueKind::Seq | ValueKind::Iterable => ('[', ']', value.try_iter()?.map(|item| (None, item)).collect()),
+            ValueKind::Map => {
+                let item = |key: Value| Ok((Some(scalar(&key)?), value.get_item(&key)?));
+                ('{', '}', value.try_iter()?.map(item).collect::<Result<_, Error>>()?)
+            }
+            ValueKind::String => return Ok(out.push_str(&quoted(&scalar(value)?))),
+            _ => return Ok(out.push_str(&scalar(value)?)),
         };
+        if self.sorted {
+            items.sort_by(|(a, _), (b, _)| a.cmp(b));
+        }
         let line = |depth| self.indent.as_ref().map_or(String::new(), |indent| format!("\n{}", indent.repeat(depth)));
         out.push(open);
         for (i, (name, item)) in items.iter().enumerate() {
             out.push_str(if i > 0 { &self.item } else { "" });
             out.push_str(&line(depth));
             if let Some(name) = name {
-                out.push_str(&Json::from(name.as_str()).to_string());
+                out.push_str(&quoted(name));
                 out.push_str(&self.key);
             }
-            self.write(item, depth + 1, out);
+            self.write(item, depth + 1, out)?;
         }
         if !items.is_empty() {
             out.push_str(&line(depth - 1));
         }
         out.push(close);
+        Ok(())
+    }
+}
+
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string()
+}
+
+/// A value without parts as it is in JSON, or as a key is named there.
+fn scalar(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::Bool => Ok(value.is_true().to_string()),
+        ValueKind::None | ValueKind::Undefined => Ok("null".to_owned()),
+        ValueKind::Number | ValueKind::String => Ok(str(value)),
+        kind => Err(refused(format!("a value of type {kind} cannot be written as JSON"))),
     }
 }

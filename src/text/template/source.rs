@@ -1,10 +1,14 @@
-//! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`, slices
-//! with a step, `%` between strings, and defaults of macros that refer to earlier parameters. Its parser and compiler recurse as
-//! deep as blocks are nested and expressions are long.
+//! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`,
+//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. It compiles filters and tests that it does not
+//! know. Its compiler recurses as deep as branches are nested and expressions are long.
+
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
 
 use crate::text::TextError;
 
-/// The method in place of `[start:stop:step]`.
+/// The method in place of `[start:stop:step]`, with which the engine fails on an empty value.
 pub(super) const SLICE: &str = "__slice";
 /// The filter in place of `%`.
 pub(super) const PERCENT: &str = "__percent";
@@ -17,31 +21,41 @@ const SOURCE_BYTES: usize = 1 << 20;
 const TAG_WORDS: usize = 4_000;
 /// Bytes of a tag without an end, which the engine refuses.
 const OPEN_TAG_BYTES: usize = 1_000;
-/// Deepest nesting of blocks. A branch of an `if` nests in the one before it.
-const BLOCK_DEPTH: usize = 200;
+/// Most tags: a branch of an `if` nests in the one before it.
+const TAGS: usize = 4_000;
 
-/// The source as the template engine is given it. Lines keep their numbers.
-pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
+/// A comment, a block of raw text, or the beginning of a tag.
+static OUTSIDE: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let patterns = r"(?s)\{#.*?(?:#\}|\z)|\{%[-+]?\s*raw\b.*?(?:\{%[-+]?\s*endraw\b|\z)|\{[{%]";
+    Regex::new(patterns).ok()
+});
+/// White space, a text, a number, a word, or a sign.
+static TOKEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let text = r#"'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*""#;
+    let number = r"\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?\w*";
+    Regex::new(&format!(r"(?s)\A(?:\s+|{text}|{number}|\w+|\*\*|//|[=!<>]=|[^'\x22])")).ok()
+});
+
+/// The source as the template engine is given it. Lines keep their numbers. `is_known` says whether there is a `filter` or a
+/// `test` of a name.
+pub(super) fn rewritten(source: &str, is_known: &dyn Fn(&str, &str) -> bool) -> Result<String, TextError> {
     if source.len() > SOURCE_BYTES {
         let what = format!("its source has {} bytes, more than {SOURCE_BYTES}", source.len());
         return Err(TextError::Template(what));
     }
     // Jinja2 does so before it reads anything, string literals included.
     let source = crate::text::with_newlines(source);
-    let (mut out, mut rest) = (String::with_capacity(source.len()), source.as_str());
-    // Branches of each open block.
-    let mut blocks: Vec<usize> = Vec::new();
-    while let Some(at) = next_tag(rest) {
-        let (before, tag) = rest.split_at(at);
+    let (mut out, mut rest, mut tags) = (String::with_capacity(source.len()), source.as_str(), 0);
+    while let Some(found) = OUTSIDE.as_ref().and_then(|outside| outside.find(rest).ok().flatten()) {
+        let (before, tag) = rest.split_at(found.start());
         out.push_str(before);
         let refused = |what: String| {
             let above = source.get(..source.len() - tag.len()).unwrap_or_default();
             Err(TextError::Template(format!("{what} (line {})", 1 + above.matches('\n').count())))
         };
-        if tag.starts_with("{#") {
-            let (comment, after) = tag.split_at(tag.find("#}").map_or(tag.len(), |end| end + 2));
-            out.push_str(comment);
-            rest = after;
+        if found.as_str().len() > 2 {
+            out.push_str(found.as_str());
+            rest = rest.get(found.end()..).unwrap_or_default();
             continue;
         }
         let Some((mut tokens, after)) = tokens(tag) else {
@@ -49,48 +63,30 @@ pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
             break;
         };
         rest = after;
+        tags += 1;
+        if tags > TAGS {
+            return refused(format!("it has more than {TAGS} tags, which may be nested"));
+        }
         if tokens.iter().filter(|token| token.kind != Kind::Space).count() > TAG_WORDS {
             return refused(format!("a tag has more than {TAG_WORDS} words"));
         }
+        if let Some((kind, name)) = names(&tokens).find(|(kind, name)| !is_known(kind, name)) {
+            return refused(format!("the {kind} {name} is not known"));
+        }
         slices(&mut tokens);
         percents(&mut tokens);
-        let word = match tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%")) {
-            Some(token) => {
-                // It marks text for training and renders what it holds.
-                match token.text {
-                    "generation" => token.text = "if true",
-                    "endgeneration" => token.text = "endif",
-                    _ => {}
-                }
-                token.text
-            }
-            None => "",
-        };
-        match word {
-            "if" | "if true" | "for" | "macro" | "call" | "filter" | "block" | "with" | "autoescape" => blocks.push(1),
-            "set" if !tokens.iter().any(|token| token.is("=")) => blocks.push(1),
-            "elif" => blocks.iter_mut().last().into_iter().for_each(|branches| *branches += 1),
-            end if end.starts_with("end") && end != "endraw" => drop(blocks.pop()),
+        let first = tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%"));
+        let is_macro = first.as_ref().is_some_and(|word| word.text == "macro");
+        // It marks text for training and renders what it holds.
+        match first {
+            Some(word) if word.text == "generation" => word.text = "if true",
+            Some(word) if word.text == "endgeneration" => word.text = "endif",
             _ => {}
         }
-        if blocks.iter().sum::<usize>() > BLOCK_DEPTH {
-            return refused(format!("blocks are nested more than {BLOCK_DEPTH} deep"));
-        }
-        out.push_str(&if word == "macro" { macro_tag(tokens) } else { joined(&tokens) });
-        if word == "raw" {
-            let end = rest.find("endraw").unwrap_or(rest.len());
-            let (raw, after) = rest.split_at(rest.get(..end).and_then(|raw| raw.rfind("{%")).unwrap_or(end));
-            out.push_str(raw);
-            rest = after;
-        }
+        out.push_str(&if is_macro { macro_tag(tokens) } else { joined(&tokens) });
     }
     out.push_str(rest);
     Ok(out)
-}
-
-fn next_tag(source: &str) -> Option<usize> {
-    let opens = |at: &usize| source.get(at + 1..).is_some_and(|rest| rest.starts_with(['{', '%', '#']));
-    source.match_indices('{').map(|(at, _)| at).find(opens)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,51 +116,52 @@ impl Token<'_> {
 /// The tokens of a tag with the signs around it, and the rest after it; `None` if it has no end.
 fn tokens(tag: &str) -> Option<(Vec<Token<'_>>, &str)> {
     let close = if tag.starts_with("{{") { "}}" } else { "%}" };
-    let (mut tokens, mut rest) = (Vec::new(), tag);
-    let mut braces = 0usize;
+    let (mut tokens, mut rest, mut braces) = (Vec::new(), tag, 0usize);
     loop {
         let first = rest.chars().next()?;
-        let run = |is: &dyn Fn(char) -> bool| rest.find(|c: char| !is(c)).unwrap_or(rest.len());
-        let trims = usize::from(matches!(first, '-' | '+'));
-        let ends = rest.get(trims..)?.starts_with(close) && (close == "%}" || braces == 0);
+        let ends = braces == 0 && rest.strip_prefix(['-', '+']).unwrap_or(rest).starts_with(close);
         let (kind, length) = match first {
             // A sign here only controls the white space in front.
             _ if tokens.is_empty() => (Kind::Space, 2 + usize::from(tag.get(2..)?.starts_with(['-', '+']))),
-            _ if ends => (Kind::Space, trims + 2),
-            c if c.is_whitespace() => (Kind::Space, run(&char::is_whitespace)),
-            c if c.is_ascii_digit() => (Kind::Number, run(&|c| c.is_ascii_alphanumeric() || c == '_')),
-            c if c.is_alphabetic() || c == '_' => (Kind::Word, run(&|c| c.is_alphanumeric() || c == '_')),
-            '\'' | '"' => (Kind::Text, literal(rest, first)?),
-            '(' | '[' | '{' => (Kind::Open, 1),
-            ')' | ']' | '}' => (Kind::Close, 1),
-            _ if ["**", "//", "==", "!=", "<=", ">="].iter().any(|sign| rest.starts_with(sign)) => (Kind::Sign, 2),
-            c => (Kind::Sign, c.len_utf8()),
+            _ if ends => (Kind::Space, 2 + usize::from(!rest.starts_with(close))),
+            c => {
+                let kind = match c {
+                    c if c.is_whitespace() => Kind::Space,
+                    c if c.is_ascii_digit() => Kind::Number,
+                    c if c.is_alphabetic() || c == '_' => Kind::Word,
+                    '\'' | '"' => Kind::Text,
+                    '(' | '[' | '{' => Kind::Open,
+                    ')' | ']' | '}' => Kind::Close,
+                    _ => Kind::Sign,
+                };
+                (kind, TOKEN.as_ref()?.find(rest).ok()??.end())
+            }
         };
         let (text, after) = rest.split_at(length);
-        tokens.push(Token { kind, text });
         match text {
             "{" => braces += 1,
             "}" => braces = braces.saturating_sub(1),
             _ => {}
         }
+        let is_end = ends && !tokens.is_empty();
+        tokens.push(Token { kind, text });
         rest = after;
-        if ends {
+        if is_end {
             return Some((tokens, rest));
         }
     }
 }
 
-/// Length of a string literal with its quotes.
-fn literal(source: &str, quote: char) -> Option<usize> {
-    let mut chars = source.char_indices().skip(1);
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => drop(chars.next()?),
-            c if c == quote => return Some(at + 1),
-            _ => {}
-        }
-    }
-    None
+/// The names after `|` and `is`, with what they are names of.
+fn names<'a>(tokens: &'a [Token<'_>]) -> impl Iterator<Item = (&'static str, &'a str)> {
+    let own = |token: &&Token<'_>| token.kind != Kind::Space && !token.is("not");
+    let pairs = tokens.iter().filter(own).zip(tokens.iter().filter(own).skip(1));
+    let named = pairs.filter(|(before, name)| name.kind == Kind::Word && !before.is("."));
+    named.filter_map(|(before, name)| match before.text {
+        "|" if before.kind == Kind::Sign => Some(("filter", name.text)),
+        "is" if before.kind == Kind::Word => Some(("test", name.text)),
+        _ => None,
+    })
 }
 
 fn joined(tokens: &[Token<'_>]) -> String {
@@ -277,7 +274,7 @@ fn macro_tag(mut tokens: Vec<Token<'_>>) -> String {
     let Some((open, close)) = open.and_then(|open| Some((open, closing(&tokens, open)?))) else {
         return joined(&tokens);
     };
-    let (mut names, mut parameters, mut later) = (Vec::new(), Vec::new(), String::new());
+    let (mut names, mut written, mut later) = (Vec::new(), Vec::new(), String::new());
     for parameter in split(tokens.get(open + 1..close).unwrap_or_default(), ",") {
         let equals = parameter.iter().position(|token| token.is("=")).unwrap_or(parameter.len());
         let (name, value) = parameter.split_at(equals);
@@ -285,9 +282,9 @@ fn macro_tag(mut tokens: Vec<Token<'_>>) -> String {
         if value.iter().any(|token| token.kind == Kind::Word && names.iter().any(|name| name == token.text)) {
             let value = joined(value);
             later.push_str(&format!("{{% if {name} is undefined %}}{{% set {name} {value} %}}{{% endif %}}"));
-            parameters.push(format!("{name}={UNSET}"));
+            written.push(format!("{name}={UNSET}"));
         } else {
-            parameters.push(joined(parameter));
+            written.push(joined(parameter));
         }
         names.push(name);
     }
@@ -296,5 +293,5 @@ fn macro_tag(mut tokens: Vec<Token<'_>>) -> String {
     let end = tokens.pop().map_or("", |token| token.text);
     let (before, after) =
         (joined(tokens.get(..=open).unwrap_or_default()), joined(tokens.get(close..).unwrap_or_default()));
-    format!("{before}{}{after}%}}{later}{end}", parameters.join(","))
+    format!("{before}{}{after}%}}{later}{end}", written.join(","))
 }

@@ -1,0 +1,127 @@
+//! Filters and tests that the engine lacks, or has without arguments or values that Jinja2 takes.
+
+use minijinja::value::{Kwargs, StringInput, Value, ValueKind};
+use minijinja::{Error, State};
+
+use super::environment::{check_width, refused};
+use super::methods::either;
+use super::python::str;
+
+/// Bytes that indenting may add.
+const INDENT_BYTES: usize = 64 << 20;
+
+/// `length`, which is 0 for what is not defined.
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
+}
+
+pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, names: Kwargs) -> Result<Value, Error> {
+    let or = either(or, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
+    let falsy_too = either(boolean, &names, "boolean")?.is_some_and(|value| value.is_true());
+    names.assert_all_used()?;
+    Ok(if value.is_undefined() || falsy_too && !value.is_true() { or } else { value.clone() })
+}
+
+pub(super) fn trim(value: &Value, chars: Option<&str>, names: Kwargs) -> Result<Value, Error> {
+    let (text, chars) = (str(value), either(chars, &names, "chars")?);
+    names.assert_all_used()?;
+    Ok(chars.map_or(text.trim(), |chars| text.trim_matches(|c| chars.contains(c))).into())
+}
+
+pub(super) fn replace(
+    value: &Value,
+    old: StringInput<'_>,
+    new: StringInput<'_>,
+    count: Option<i64>,
+    names: Kwargs,
+) -> Result<Value, Error> {
+    let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
+    names.assert_all_used()?;
+    Ok(Value::from(str(value).replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
+}
+
+/// `int`, which gives its default for what is no number.
+pub(super) fn int(
+    state: &State,
+    value: Value,
+    or: Option<Value>,
+    base: Option<u32>,
+    names: Kwargs,
+) -> Result<Value, Error> {
+    let or = either(or, &names, "default")?.unwrap_or_else(|| Value::from(0));
+    minijinja::filters::int(state, &digits(value), Some(or), base, names)
+}
+
+pub(super) fn float(state: &State, value: Value, or: Option<Value>, names: Kwargs) -> Result<Value, Error> {
+    let or = either(or, &names, "default")?.unwrap_or_else(|| Value::from(0.0));
+    minijinja::filters::float(state, &digits(value), Some(or), names)
+}
+
+/// Python reads numbers with white space around and `_` within.
+fn digits(value: Value) -> Value {
+    value.as_str().map(|text| Value::from(text.trim().replace('_', ""))).unwrap_or(value)
+}
+
+/// `indent`, by so many spaces or by a text.
+pub(super) fn indent(
+    text: StringInput<'_>,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    names: Kwargs,
+) -> Result<Value, Error> {
+    let width = either(width, &names, "width")?.unwrap_or_else(|| Value::from(4));
+    let (first, blank) = (either(first, &names, "first")?, either(blank, &names, "blank")?);
+    names.assert_all_used()?;
+    let indent = indentation(&width)?;
+    if text.as_str().matches('\n').count().saturating_mul(indent.len()) > INDENT_BYTES {
+        return Err(refused("indenting would add more than 64 MB"));
+    }
+    let line = |(at, line): (usize, &str)| match at {
+        0 if first != Some(true) => line.to_owned(),
+        1.. if line.is_empty() && blank != Some(true) => String::new(),
+        _ => format!("{indent}{line}"),
+    };
+    let lines: Vec<String> = text.as_str().split('\n').enumerate().map(line).collect();
+    Ok(Value::from(lines.join("\n")))
+}
+
+/// A text as it is, or so many spaces.
+pub(super) fn indentation(width: &Value) -> Result<String, Error> {
+    let columns = width.as_str().map_or_else(|| width.as_usize().unwrap_or(0), str::len);
+    check_width(columns)?;
+    Ok(width.as_str().map_or_else(|| " ".repeat(columns), str::to_owned))
+}
+
+pub(super) fn truncate(
+    text: &str,
+    length: Option<usize>,
+    cut_words: Option<bool>,
+    end: Option<&str>,
+    names: Kwargs,
+) -> Result<String, Error> {
+    let length = either(length, &names, "length")?.unwrap_or(255);
+    let cut_words = either(cut_words, &names, "killwords")?.unwrap_or(false);
+    let end = either(end, &names, "end")?.unwrap_or("...");
+    let leeway = names.get::<Option<usize>>("leeway")?.unwrap_or(5);
+    names.assert_all_used()?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text.to_owned());
+    }
+    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
+    let kept = if cut_words { kept.as_str() } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
+    Ok(format!("{kept}{end}"))
+}
+
+pub(super) fn wordcount(text: &str) -> usize {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count()
+}
+
+/// Python's sequences are all that has a length and is read by place or key: texts and mappings too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => true,
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
+    }
+}
