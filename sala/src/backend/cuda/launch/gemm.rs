@@ -1,5 +1,6 @@
 //! GEMMs of prefill passes where no library is loaded, and of the first rows of a segment.
 
+use super::gemm_hopper::{HopperGemm, HopperOut, is_hopper};
 use super::*;
 use crate::backend::Form;
 use crate::backend::cuda::driver::GemmOut;

@@ -97,7 +97,7 @@ impl HopperGemm {
             x: map(x, rows)?,
             plain: if form == Form::Bf16 { map(w, out)? } else { TensorMap::default() },
             ldd,
-            detail: packed::detail(form),
+            detail: super::packed::detail(form),
             rows,
             out,
             inner,

@@ -1,10 +1,11 @@
 //! Lightning attention.
 
+use super::skinny::shares;
 use super::*;
 
 /// Multiprocessors that the previous product, of this many columns, leaves idle.
 fn aside(columns: usize, device: &DeviceInfo) -> usize {
-    device.multiprocessors.saturating_sub(skinny::shares(columns, device.multiprocessors))
+    device.multiprocessors.saturating_sub(shares(columns, device.multiprocessors))
 }
 
 operands! {

@@ -297,7 +297,7 @@ pub unsafe fn skinny(
     scale: f32,
     rows: usize,
 ) -> Result<()> {
-    let (kernels, detail, limit) = (kernels_of(&weight), packed::detail(weight.form), room(d));
+    let (kernels, detail, limit) = (kernels_of(&weight), super::packed::detail(weight.form), room(d));
     let ring = &kernels.ring;
     if rows > 8 && used_bytes(ring, detail, [ring.least, ring.least, 1, rows]) > limit {
         // Where shared memory is small the rows are processed in two halves: the weights are read twice, the bits are
