@@ -224,7 +224,8 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
         Change::AddSegment(new) => note(out, record_segment(tx, &new.id(), new, None)?),
         Change::Link { message, segment } => {
             note(out, link(tx, *message, segment)?);
-            out.grown.extend(session_of(tx, *message)?);
+            let sql = "SELECT session FROM message WHERE id = ?1";
+            out.grown.extend(query::row(tx, sql, [message.0], |r| Ok(SessionId(r.get(0)?)))?);
         }
         Change::AddDocument(new) => note(out, add_document(tx, new)?),
         Change::Prompt(text) => super::typed::add_prompt(tx, text)?,
@@ -377,8 +378,4 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
         now_ms()
     ])?;
     Ok(None)
-}
-
-fn session_of(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
-    query::row(tx, "SELECT session FROM message WHERE id = ?1", [message.0], |r| Ok(SessionId(r.get(0)?)))
 }

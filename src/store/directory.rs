@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::OFlags;
 
-use super::disk::{Disk, Look, open_plain};
+use super::disk::{Disk, Look, open_plain, write_whole};
 use super::error::{Result, StoreError, is_full};
 use super::format::FileKind;
 use super::schema;
@@ -284,17 +284,8 @@ pub(super) fn read_mark(layout: &Layout, disk: &dyn Disk) -> Option<String> {
 }
 
 pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Result<()> {
-    let part = layout.mark.with_extension("new");
-    let write = || -> io::Result<()> {
-        let mut file = disk.create(&part)?;
-        file.write(format!("{MARK}\n{id}\n").as_bytes())?;
-        file.sync()?;
-        disk.rename(&part, &layout.mark)?;
-        disk.sync_dir(&layout.root)
-    };
-    write().inspect_err(|_| {
-        let _ = disk.remove(&part);
-    })
+    let text = format!("{MARK}\n{id}\n");
+    write_whole(disk, &layout.mark.with_extension("new"), &layout.mark, |file| file.write(text.as_bytes()))
 }
 
 /// A sentence if others can write here: the program trusts the directory's files as its own.

@@ -65,6 +65,25 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     }
 }
 
+/// Writes a file under the name `part` and moves it to its place in the same directory: all of it, durable, or nothing.
+pub(super) fn write_whole(
+    disk: &dyn Disk,
+    part: &Path,
+    to: &Path,
+    fill: impl FnOnce(&mut dyn DiskFile) -> io::Result<()>,
+) -> io::Result<()> {
+    let write = || -> io::Result<()> {
+        let mut file = disk.create(part)?;
+        fill(&mut *file)?;
+        file.sync()?;
+        disk.rename(part, to)?;
+        to.parent().map_or(Ok(()), |dir| disk.sync_dir(dir))
+    };
+    write().inspect_err(|_| {
+        let _ = disk.remove(part);
+    })
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealDisk;
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::on_page::{fence, fence_after};
 use super::database::Store;
 use super::directory::{Layout, unique};
-use super::disk::{Disk, DiskFile, open_plain};
+use super::disk::{Disk, DiskFile, open_plain, write_whole};
 use super::error::{Result, StoreError, Watch};
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
@@ -182,17 +182,7 @@ impl Store {
         let part = path.with_file_name(name);
         // Best effort: an export works without a note.
         let announced = self.announce(&part);
-        let write = || -> std::io::Result<()> {
-            let mut file = self.disk.create(&part)?;
-            fill(&mut *file)?;
-            file.sync()?;
-            self.disk.rename(&part, &path)?;
-            path.parent().map_or(Ok(()), |dir| self.disk.sync_dir(dir))
-        };
-        let written = write().map_err(|e| {
-            let _ = self.disk.remove(&part);
-            StoreError::io("write", &path)(e)
-        });
+        let written = write_whole(&*self.disk, &part, &path, fill).map_err(StoreError::io("write", &path));
         if let Some((note, _held)) = announced {
             let _ = self.disk.remove(&note);
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::database::Store;
 use super::directory::{self, Layout};
-use super::disk::Disk;
+use super::disk::{Disk, DiskFile, write_whole};
 use super::error::{Result, StoreError};
 use super::salvage::{Unread, count, salvage};
 use super::schema::{self, structure_fault};
@@ -126,16 +126,16 @@ fn hold(layout: &Layout) -> io::Result<(File, bool)> {
 fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<()> {
     let part = layout.rescued.with_extension("rescuing");
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
-    let mut file = disk.create(&part).map_err(StoreError::io("make", &part))?;
-    let mut at = 0;
-    while at < bytes {
-        let some = disk.read_at(fresh, at, WRITE_BYTES.min(bytes - at)).map_err(StoreError::io("read", fresh))?;
-        file.write(&some).map_err(StoreError::io("write", &part))?;
-        at += some.len() as u64;
-    }
-    file.sync().map_err(StoreError::io("sync", &part))?;
-    rename(disk, &part, &layout.rescued)?;
-    sync(layout, disk)
+    let copy = |file: &mut dyn DiskFile| {
+        let mut at = 0;
+        while at < bytes {
+            let some = disk.read_at(fresh, at, WRITE_BYTES.min(bytes - at))?;
+            file.write(&some)?;
+            at += some.len() as u64;
+        }
+        Ok(())
+    };
+    write_whole(disk, &part, &layout.rescued, copy).map_err(StoreError::io("write", &part))
 }
 
 /// Moves the damaged database aside, with its log, and the new one into its place. Returns the damaged one's path.

@@ -184,17 +184,14 @@ fn snippet(text: &str, word: &str) -> String {
     const AROUND: usize = 36;
     let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
     let wanted: Vec<char> = word.chars().map(lower).collect();
-    let matches = |at: usize| {
-        let mut rest = text.get(at..).unwrap_or_default().chars().map(lower);
-        wanted.iter().all(|w| rest.next() == Some(*w))
+    let begins = |at: usize| {
+        let rest = text.get(at..).unwrap_or_default().chars().map(lower);
+        rest.take(wanted.len()).eq(wanted.iter().copied())
     };
-    let at = text.char_indices().map(|(i, _)| i).find(|i| matches(*i)).unwrap_or(0);
-    let end = text.get(at..).unwrap_or_default().char_indices().nth(wanted.len()).map_or(text.len(), |(i, _)| at + i);
-    let (before, hit, after) = (
-        text.get(..at).unwrap_or_default(),
-        text.get(at..end).unwrap_or_default(),
-        text.get(end..).unwrap_or_default(),
-    );
+    let at = text.char_indices().map(|(i, _)| i).find(|i| begins(*i)).unwrap_or(0);
+    let (before, rest) = text.split_at_checked(at).unwrap_or(("", text));
+    let end = rest.char_indices().nth(wanted.len()).map_or(rest.len(), |(i, _)| i);
+    let (hit, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
     let from = before.char_indices().rev().nth(AROUND - 1).map_or(0, |(i, _)| i);
     let to = after.char_indices().nth(AROUND).map_or(after.len(), |(i, _)| i);
     let head = if from > 0 { "…" } else { "" };
