@@ -69,7 +69,7 @@ impl<'a, B: Backend> Subject<'a, B> {
         Ok(found)
     }
 
-    /// All logits `[rows, vocab]` of a verify pass, whose rows all stay.
+    /// All logits `[rows, vocab]` of a verify pass that keeps all its rows.
     pub fn logits(&mut self, rows: &[Token]) -> Result<Vec<f32>> {
         self.live.verify(self.b, &self.model, rows)?;
         let mut logits = self.live.logits(self.b, rows.len())?;
@@ -82,7 +82,7 @@ impl<'a, B: Backend> Subject<'a, B> {
         self.live.export_end(self.b)
     }
 
-    /// Returns to an earlier position, whose rows are still here.
+    /// Returns to an earlier position; the caches still have its rows.
     pub fn back(&mut self, end: &CheckpointImage) -> Result<()> {
         self.live.restore(self.b, usize::try_from(end.position).unwrap_or(usize::MAX), &[], Some(end))
     }
