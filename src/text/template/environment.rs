@@ -15,7 +15,7 @@ const RECURSION: usize = 200;
 /// Widest padding or indentation.
 const WIDTH: usize = 1_000;
 
-/// Compiles a template, with the functions, filters and tests that Hugging Face or Jinja2 has and the engine lacks or has otherwise.
+/// Compiles a template, with the functions, filters and tests of Hugging Face and Jinja2 that differ from the engine's.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextError> {
     let mut environment = Environment::new();
     environment.set_recursion_limit(RECURSION);

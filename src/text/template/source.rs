@@ -1,6 +1,6 @@
 //! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`,
-//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. It compiles filters and tests that it does not
-//! know. Its compiler recurses as deep as branches are nested and expressions are long.
+//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. It compiles filters and
+//! tests that it does not know. Its compiler recurses as deep as branches are nested and expressions are long.
 
 use std::sync::LazyLock;
 
