@@ -1,5 +1,5 @@
-//! Copying: to the desktop's clipboard through its tool, which goes on serving the text after this program ends; else
-//! to the terminal's (OSC 52, also through tmux). Always into a file too, because no terminal confirms a copy.
+//! Copying: to the desktop's clipboard through its tool, which serves the text after this program ends; else to the
+//! terminal's (OSC 52, also through tmux). Always into a file too, because no terminal confirms a copy.
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};

@@ -1,6 +1,6 @@
 //! The only place with standard output and standard error; `tests/house/outputs.rs` checks that. Everything written is
-//! [`Clean`]. The exceptions have names: [`data`] and [`json`] for scripts that read bytes back, [`screen`] for the
-//! full screen, whose cells are cleaned as they are painted.
+//! [`Clean`]. The exceptions have names: [`data`] and [`json`] for scripts that read bytes back, [`screen`] for the full
+//! screen, which cleans cells when it paints them.
 
 use std::io::{self, IsTerminal, Write};
 

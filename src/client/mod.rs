@@ -6,7 +6,7 @@ pub mod remote;
 
 use crate::engine::protocol::{Command, SequenceId};
 
-/// The sequence that a command changes, the number of the command, and the sequence whose state it rests on.
+/// The sequence that a command changes, the number of the command, and the sequence with the state under it.
 fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
     match command {
         Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),

@@ -140,15 +140,10 @@ impl<'a> Printer<'a> {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
                 let all = run.object(answer, false);
-                for (event, keys) in [
-                    ("look", &["looked_at", "looked_at_by_sentence", "quotes"][..]),
-                    ("stats", &["usage", "timing", "speculation"][..]),
-                    ("end", &["finish_reason", "session", "seed", "not_saved", "state_not_saved"][..]),
-                ] {
-                    let body = keys.iter().map(|key| ((*key).to_owned(), all[*key].clone()));
-                    self.event(event, Value::Object(body.collect()))?;
-                }
-                Ok(())
+                let some = |keys: &[&str]| keys.iter().map(|key| (*key, all[*key].clone())).collect::<Value>();
+                self.event("look", some(&["looked_at", "looked_at_by_sentence", "quotes"]))?;
+                self.event("stats", some(&["usage", "timing", "speculation"]))?;
+                self.event("end", some(&["finish_reason", "session", "seed", "not_saved", "state_not_saved"]))
             }
             Format::Text | Format::Raw => {
                 // A file or a program gets what the model wrote, and no more.

@@ -1,6 +1,5 @@
-//! The connection: requests, retries before an answer begins, and the words for failures. The key goes only to the
-//! configured address: redirections are not followed. A cancelled request is dropped, with its connection, within one
-//! tick.
+//! The connection: requests, retries before an answer begins, and the words for failures. Only the configured address
+//! receives the key: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
 
 use std::future::Future;
 use std::pin::pin;
