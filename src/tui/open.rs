@@ -226,7 +226,7 @@ impl Sessions {
         self.place_of(self.second.filter(|_| width >= SPLIT_FROM)?).filter(|at| *at != self.at)
     }
 
-    /// Beside a second session, whether this one is on the left, where the one opened first is.
+    /// Whether this session is left of the second one; `None` without one. The one opened first is on the left.
     pub fn is_left(&self, width: u16) -> Option<bool> {
         self.place_at_side(width).map(|other| self.at < other)
     }

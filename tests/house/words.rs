@@ -22,7 +22,7 @@ const LEFT: &[(&str, usize)] = &[
     ("src/server", 0),
     ("src/store", 2),
     ("src/text", 4),
-    ("src/tui", 62),
+    ("src/tui", 5),
     ("tests", 8),
 ];
 
