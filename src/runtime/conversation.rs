@@ -104,17 +104,13 @@ impl Active {
         (self.at, self.front) = (at, at);
     }
 
-    pub(super) fn others(&self) -> impl Iterator<Item = (usize, &Conversation)> {
-        self.all.iter().enumerate().filter(|(at, _)| *at != self.at)
-    }
-
     pub(super) fn front_first(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.front).chain((0..self.all.len()).filter(|at| *at != self.front))
     }
 
     /// Another conversation than the present one.
     pub(super) fn other(&self, is: impl Fn(&Conversation) -> bool) -> Option<usize> {
-        self.others().find(|(_, other)| is(other)).map(|(at, _)| at)
+        (0..self.all.len()).find(|at| *at != self.at && is(&self.all[*at]))
     }
 
     fn remove(&mut self, at: usize) -> Conversation {
@@ -142,12 +138,6 @@ impl State {
         result
     }
 
-    pub fn on_each_other(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
-        let picked: Vec<usize> =
-            self.here.others().filter(|(_, other)| picked(&other.wait)).map(|(at, _)| at).collect();
-        picked.into_iter().for_each(|at| self.on(at, &mut work));
-    }
-
     /// Another active conversation than the present one.
     pub fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
         self.here.other(|other| other.apart.is_none() && is(&other.session))
@@ -162,9 +152,8 @@ impl State {
     }
 
     pub fn engine_is_free(&self) -> bool {
-        self.engine.is_live()
-            && self.engine.free_slots() > 0
-            && self.here.others().all(|(_, other)| other.wait.is_idle())
+        let works = |other: &Conversation| !other.wait.is_idle();
+        self.engine.is_live() && self.engine.free_slots() > 0 && self.here.other(works).is_none()
     }
 
     fn aside_of(&self, serial: u64) -> Option<usize> {

@@ -61,7 +61,7 @@ impl State {
                 if id == 0 && matches!(fault, EngineFault::Gone(_)) {
                     // A verb that waits for a command receives the failure as that command's end.
                     let own = |wait: &Wait| matches!(wait, Wait::Engine { work: Work::Job | Work::Restore, .. });
-                    self.on_each_other(|wait| !own(wait), |state| state.engine_failed(&fault));
+                    self.here.all.iter_mut().filter(|c| !own(&c.wait)).for_each(|c| c.slot.lose());
                 }
                 if !in_job {
                     self.on_fault(fault);

@@ -71,6 +71,18 @@ pub(super) struct Slots {
     fatal: Option<EngineFault>,
 }
 
+/// The branches of a fan-out.
+struct Lanes {
+    running: Vec<Lane>,
+    /// These wait for memory.
+    waiting: Vec<(usize, Branch)>,
+    /// The number of the next branch.
+    next: usize,
+    /// Most slots.
+    most: usize,
+    done: Slots,
+}
+
 struct Lane {
     which: usize,
     branch: Branch,
@@ -80,8 +92,9 @@ struct Lane {
 }
 
 impl Verb {
+    /// Each round begins a branch, or waits for an event of one.
     pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
-        let mut most = self.engine.free_slots();
+        let most = self.engine.free_slots();
         if most == 0 {
             let why = match self.engine.slots() {
                 0 | 1 => "This engine holds one conversation at a time.",
@@ -89,92 +102,94 @@ impl Verb {
             };
             return refused(why);
         }
-        let (mut lanes, mut done) = (Vec::<Lane>::new(), Slots::default());
-        // Branches that wait for memory, and the number of the next one.
-        let (mut waiting, mut next) = (Vec::<(usize, Branch)>::new(), 0);
+        let mut all = Lanes { running: Vec::new(), waiting: Vec::new(), next: 0, most, done: Slots::default() };
         loop {
-            while !self.here.slot.stopped() && done.fatal.is_none() {
-                let all = lanes.len() + done.slots.len();
-                if done.slots.is_empty() && (all >= most || self.engine.free_slots() == 0) {
-                    break;
+            let at = match self.begin_branch(fan, &mut all) {
+                Some(at) => at,
+                None if all.running.is_empty() => {
+                    all.waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(RuntimeError::Stopped)));
+                    return Ok(all.done);
                 }
-                let Some((which, branch)) = waiting.pop().or_else(|| self.next_branch(fan, &mut next)) else { break };
-                let Some(mut slot) = done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of)) else {
-                    waiting.push((which, branch));
-                    break;
-                };
-                // It stores its waits in the conversation's wait and stops with the conversation.
-                slot.cancel = self.here.slot.cancel.clone();
-                let (baton, of) = (self.baton.clone(), branch.clone());
-                let run = Running::new(async move {
-                    let keeps = of.message.is_some() || of.last.is_none();
-                    let mut verb = Verb::new(baton, Some(BranchSlot { slot, keeps }));
-                    let grown = verb.run_branch(of).await;
-                    (verb.own.take().map(|own| own.slot).unwrap_or_default(), grown)
-                });
-                let mut lane = Lane { which, branch, wrote: false, commands: Vec::new(), run };
-                match self.drive(&mut lane) {
-                    None => lanes.push(lane),
-                    Some((slot, ended)) => {
-                        done.slots.push(slot);
-                        fan.ended(self, which, ended);
-                    }
-                }
-            }
-            if self.here.slot.stopped() {
-                waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(RuntimeError::Stopped)));
-            }
-            if lanes.is_empty() {
-                return Ok(done);
-            }
-            let commands = lanes.iter().flat_map(|lane| lane.commands.clone()).collect();
-            let (wake, due) = self.wait_for_engine(commands, work).await;
-            if due {
-                fan.tick(self);
-            }
-            let mut event = match wake {
-                Wake::Engine(EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
-                    self.engine_failed(&fault);
-                    for lane in lanes.drain(..) {
-                        fan.ended(self, lane.which, Err(fault.clone().into()));
-                    }
-                    done.fatal = Some(fault);
-                    continue;
-                }
-                Wake::Engine(event) => event,
-                Wake::ShownAgain => {
-                    fan.shown_again(self);
-                    continue;
-                }
-                _ => continue,
+                None => match self.branch_event(fan, &mut all, work).await {
+                    Some(at) => at,
+                    None => continue,
+                },
             };
-            let id = event.id_mut().copied();
-            let Some(at) = lanes.iter().position(|lane| id.is_some_and(|id| lane.commands.contains(&id))) else {
-                continue;
-            };
-            let lane = &mut lanes[at];
-            if let EngineEvent::Tokens { tokens, tokens_per_s, looked, likely, .. } = &event {
-                lane.wrote = true;
-                fan.tokens(self, lane.which, &Written { tokens, looked, likely, tokens_per_s: *tokens_per_s });
-            }
-            self.wake(Wake::Engine(event));
-            let Some((slot, ended)) = self.drive(lane) else { continue };
-            let Lane { which, branch, wrote, .. } = lanes.remove(at);
+            let Some((slot, ended)) = self.drive(&mut all.running[at]) else { continue };
+            let Lane { which, branch, wrote, .. } = all.running.remove(at);
             match ended {
                 // The device has no memory for it: it waits until another branch has ended.
-                Err(e) if e.is_of_the_slot() && !wrote && !lanes.is_empty() => {
+                Err(e) if e.is_of_the_slot() && !wrote && !all.running.is_empty() => {
                     tracing::debug!(%e, "a slot less");
-                    most = lanes.len() + done.slots.len();
-                    waiting.push((which, branch));
+                    all.most = all.running.len() + all.done.slots.len();
+                    all.waiting.push((which, branch));
                     self.engine.release(slot.sequence);
                 }
                 ended => {
-                    done.slots.push(slot);
+                    all.done.slots.push(slot);
                     let ended = ended.map_err(|e| self.disk.set_aside(e));
                     fan.ended(self, which, ended);
                 }
             }
         }
+    }
+
+    /// The next branch, if a slot is free for it.
+    fn begin_branch(&mut self, fan: &mut dyn Fan, all: &mut Lanes) -> Option<usize> {
+        if self.here.slot.stopped() || all.done.fatal.is_some() {
+            return None;
+        }
+        let has_room = all.running.len() + all.done.slots.len() < all.most && self.engine.free_slots() > 0;
+        if all.done.slots.is_empty() && !has_room {
+            return None;
+        }
+        let (which, branch) = all.waiting.pop().or_else(|| self.next_branch(fan, &mut all.next))?;
+        let mut slot = all.done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of))?;
+        // It stores its waits in the conversation's wait and stops with the conversation.
+        slot.cancel = self.here.slot.cancel.clone();
+        let (baton, of) = (self.baton.clone(), branch.clone());
+        let run = Running::new(async move {
+            let keeps = of.message.is_some() || of.last.is_none();
+            let mut verb = Verb::new(baton, Some(BranchSlot { slot, keeps }));
+            let grown = verb.run_branch(of).await;
+            (verb.own.take().map(|own| own.slot).unwrap_or_default(), grown)
+        });
+        all.running.push(Lane { which, branch, wrote: false, commands: Vec::new(), run });
+        Some(all.running.len() - 1)
+    }
+
+    /// Waits for an event and leaves it for its branch.
+    async fn branch_event(&mut self, fan: &mut dyn Fan, all: &mut Lanes, work: Work) -> Option<usize> {
+        let commands = all.running.iter().flat_map(|lane| lane.commands.clone()).collect();
+        let (wake, due) = self.wait_for_engine(commands, work).await;
+        if due {
+            fan.tick(self);
+        }
+        let mut event = match wake {
+            Wake::Engine(EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
+                self.engine_failed(&fault);
+                for lane in all.running.drain(..) {
+                    fan.ended(self, lane.which, Err(fault.clone().into()));
+                }
+                all.done.fatal = Some(fault);
+                return None;
+            }
+            Wake::Engine(event) => event,
+            Wake::ShownAgain => {
+                fan.shown_again(self);
+                return None;
+            }
+            _ => return None,
+        };
+        let id = event.id_mut().copied()?;
+        let at = all.running.iter().position(|lane| lane.commands.contains(&id))?;
+        if let EngineEvent::Tokens { tokens, tokens_per_s, looked, likely, .. } = &event {
+            let lane = &mut all.running[at];
+            lane.wrote = true;
+            fan.tokens(self, lane.which, &Written { tokens, looked, likely, tokens_per_s: *tokens_per_s });
+        }
+        self.wake(Wake::Engine(event));
+        Some(at)
     }
 
     /// Runs a branch in idle time; every request has priority. `None` if it failed.

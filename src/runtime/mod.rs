@@ -4,8 +4,9 @@
 //! and reports to the interface with [`Notice`]s. It never draws, and the interface never waits for it.
 //!
 //! A `conversation::Conversation` owns the state of one conversation; `State` owns what all of them share and the list
-//! of active ones. Each request is a verb: an `async fn` of `verb::Verb` that reads from top to bottom and waits in
-//! place. Only the loop in `run` waits for events, so stop, pages and quit work while verbs wait.
+//! of active ones; showing another one changes an index. A request that waits is a verb: an `async fn` of `verb::Verb`
+//! that reads from top to bottom and waits in place. One that only looks is served at once (`requests`). Only the loop in
+//! `run` waits for events, so stop, pages and quit work while verbs wait.
 //!
 //! Reasons for `async` instead of a thread for each running conversation: tokens arrive hundreds of times a second, and
 //! resuming a verb on the same thread takes nanoseconds; one thread keeps the order of events; and branches of a
@@ -16,7 +17,7 @@
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
 //! | `run`, `requests`, `engine_events`, `error` | the loop; requests and the verb of each; events of the engine; reasons of failed requests |
-//! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; tasks of other threads, and verbs that wait for them |
+//! | `baton`, `verb`, `task` | linear functions that share a state; verbs and their questions to the user; work on other threads |
 //! | `conversation`, `session`, `tree` | a conversation and the active ones; its session with settings and rights; its tree of messages with a head |
 //! | `link`, `path`, `plan`, `segments`, `render` | the engine and its slots with their live paths; a rendered conversation as segments, and the plan that makes it live |
 //! | `executor`, `execute`, `fan_out` | the one executor, which the server uses too; plans of a conversation, and the engine's state kept at its head; the same in several slots |

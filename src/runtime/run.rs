@@ -256,8 +256,7 @@ impl State {
 
     fn quit(&mut self) {
         self.quitting = true;
-        self.stop();
-        self.on_each_other(|_| true, State::stop);
+        (0..self.here.all.len()).for_each(|at| self.on(at, State::stop));
         self.background.iter_mut().for_each(|background| background.task.leave());
         for conversation in &mut self.here.all {
             if let Wait::Thread(task) = &mut conversation.wait {

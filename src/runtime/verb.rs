@@ -221,7 +221,7 @@ impl State {
         self
     }
 
-    /// A conversation whose wait has ended; the one in front is the first.
+    /// A conversation at the end of its wait; the one in front first.
     fn woken(&self) -> Option<usize> {
         let is_over = |wait: &Wait| match wait {
             Wait::Saved { wanted, until } => self.disk.has(*wanted) || Instant::now() >= *until,

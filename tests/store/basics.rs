@@ -179,7 +179,7 @@ fn search_finds_words_parts_and_languages_without_spaces() {
     // Operators of the query language are text here.
     assert!(find("NOT OR (").is_empty());
     let hit = &bench.store.search("发票", 1, &Watch::NONE).unwrap()[0];
-    assert_eq!((hit.snippet.as_str(), hit.name.as_str()), ("付款期限为三十天，自[发票]日期起计算。", "search"));
+    assert_eq!((hit.snippet.as_str(), hit.session.as_str()), ("付款期限为三十天，自[发票]日期起计算。", "search"));
     bench.store.delete(chat.session).unwrap();
     assert!(find("lighthouse").is_empty(), "the trash is not searched");
 }
@@ -269,7 +269,7 @@ fn ten_thousand_sessions_are_listed_and_searched() {
     let begun = Instant::now();
     let found = store.search("question 4711", 10, &Watch::NONE).unwrap();
     println!("searched in {:.1} ms (first search indexes)", begun.elapsed().as_secs_f64() * 1e3);
-    assert_eq!(found[0].name, "session 4711");
+    assert_eq!(found[0].session, "session 4711");
 }
 
 #[cfg(unix)]
