@@ -5,7 +5,7 @@ use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
 use crate::core::counted;
-use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Dtype, MemoryInfo};
 
 impl Memory for Cpu {
@@ -120,7 +120,7 @@ impl Memory for Cpu {
     #[cfg(any(test, feature = "emulated"))]
     fn page_out(
         &mut self,
-        _spec: &ModelSpec,
+        _spec: &crate::core::spec::ModelSpec,
         limit: usize,
         _sequences: &mut [Vec<&mut Cache>],
     ) -> Result<Option<String>> {

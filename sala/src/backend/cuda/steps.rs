@@ -62,7 +62,7 @@ impl Step {
     }
 
     pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
-        let alone = self.groups.is_empty().then(|| Group { place: self.place, rows: MAX_VERIFY_ROWS });
+        let alone = self.groups.is_empty().then_some(Group { place: self.place, rows: MAX_VERIFY_ROWS });
         alone.into_iter().chain(self.groups.iter().copied())
     }
 
