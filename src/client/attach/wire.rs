@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::protocol::{Command, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, Watching};
 
 /// Changes with every change of the messages. Sides of different versions do not connect.
-pub(super) const VERSION: u32 = 12;
+pub(super) const VERSION: u32 = 13;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
