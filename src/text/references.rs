@@ -70,7 +70,7 @@ pub(super) fn spell_out(schema: &mut Value) {
     });
 }
 
-/// What a pointer leads to: without the escapes of addresses, else as it stands, as some programs write it.
+/// The target of a pointer: with its escapes undone, else with its parts as names, as some programs write it.
 fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
     let part = |part: &str| percent_decode_str(part).decode_utf8().map(|part| part.replace('/', "~1"));

@@ -3,11 +3,12 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` in the same folder), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template is part of the model folder and may
-//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`environment`).
+//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`limits`).
 //! What it puts together before it writes is not limited (SECURITY.md).
 
 mod environment;
 mod filters;
+mod limits;
 mod message;
 mod methods;
 mod python;
@@ -23,7 +24,8 @@ use serde::Deserialize;
 use super::tokenizer::NamedToken;
 use super::{TextError, untrusted};
 use crate::runtime::protocol::ThinkMode;
-use environment::{Bounded, NAME, environment, failure, fuel};
+use environment::{NAME, environment, failure};
+use limits::{Bounded, fuel};
 pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
 
 /// Rendering takes milliseconds, or a second for a million tokens.

@@ -49,7 +49,7 @@ fn shielded_literals_are_plain_characters() {
         assert_eq!(ids.iter().filter(|id| **id == end).count(), 1);
         assert_eq!(
             t.decode(&ids, Specials::Show),
-            format!("{hostile}<|im_end|>{}\n", if t.pieces.strip_start > 0 { " " } else { "" })
+            format!("{hostile}<|im_end|>{}\n", if t.pieces.blocks { " " } else { "" })
         );
         assert!(matches!(t.shield("harmless <im_end>"), Cow::Borrowed(_)));
     }

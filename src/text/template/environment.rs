@@ -1,4 +1,4 @@
-//! The template engine as Hugging Face configures Jinja2, and the limits of a rendering: instructions, widths and output.
+//! The template engine as Hugging Face configures Jinja2.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Value, ValueOrKwargs};
@@ -6,14 +6,13 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::filters::{filesizeformat, striptags};
 use minijinja_contrib::globals::{cycler, joiner};
 
+use super::limits::{check_format, refused};
 use super::{filters, methods, python, source};
 use crate::text::TextError;
 
 pub(super) const NAME: &str = "chat";
 /// Depth of macro calls and recursive loops.
 const RECURSION: usize = 200;
-/// Widest padding or indentation.
-const WIDTH: usize = 1_000;
 
 /// Compiles a template, with the functions, filters and tests of Hugging Face and Jinja2 that differ from the engine's.
 pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextError> {
@@ -77,55 +76,4 @@ pub(super) fn failure(error: &Error) -> TextError {
 fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     check_format(format.as_str().unwrap_or(""))?;
     minijinja::filters::format(state, format, args)
-}
-
-/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
-pub(super) fn fuel(messages: usize) -> u64 {
-    let n = messages as u64;
-    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
-}
-
-pub(super) fn refused(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
-}
-
-/// Refuses a width that would fill the memory.
-pub(super) fn check_width(width: usize) -> Result<(), Error> {
-    if width <= WIDTH { Ok(()) } else { Err(refused(format!("a width of {width} is more than {WIDTH}"))) }
-}
-
-/// Refuses a format string with a width beyond [`WIDTH`] or a width taken from the values.
-pub(super) fn check_format(format: &str) -> Result<(), Error> {
-    let mut numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    numbers.try_for_each(|digits| check_width(digits.parse().unwrap_or(usize::MAX)))?;
-    match format.contains('*') && format.contains('%') {
-        true => Err(refused("a width taken from the values is not supported")),
-        false => Ok(()),
-    }
-}
-
-/// A rendering with a limit on its bytes.
-pub(super) struct Bounded {
-    pub(super) bytes: Vec<u8>,
-    limit: usize,
-}
-
-impl Bounded {
-    pub(super) fn new(message_bytes: usize) -> Bounded {
-        Bounded { bytes: Vec::new(), limit: message_bytes.saturating_mul(4).saturating_add(16 << 20) }
-    }
-}
-
-impl std::io::Write for Bounded {
-    fn write(&mut self, more: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len().saturating_add(more.len()) > self.limit {
-            return Err(std::io::Error::other(format!("the template writes more than {} MB", self.limit >> 20)));
-        }
-        self.bytes.extend_from_slice(more);
-        Ok(more.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

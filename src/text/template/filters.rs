@@ -3,9 +3,9 @@
 use minijinja::value::{Kwargs, StringInput, Value, ValueKind};
 use minijinja::{Error, State};
 
-use super::environment::{check_width, refused};
+use super::limits::refused;
 use super::methods::either;
-use super::python::str;
+use super::python::{indentation, str};
 
 /// Bytes that indenting may add.
 const INDENT_BYTES: usize = 64 << 20;
@@ -84,13 +84,6 @@ pub(super) fn indent(
     };
     let lines: Vec<String> = text.as_str().split('\n').enumerate().map(line).collect();
     Ok(Value::from(lines.join("\n")))
-}
-
-/// A text as it is, or so many spaces.
-pub(super) fn indentation(width: &Value) -> Result<String, Error> {
-    let columns = width.as_str().map_or_else(|| width.as_usize().unwrap_or(0), str::len);
-    check_width(columns)?;
-    Ok(width.as_str().map_or_else(|| " ".repeat(columns), str::to_owned))
 }
 
 pub(super) fn truncate(

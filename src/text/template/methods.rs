@@ -4,7 +4,7 @@ use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::environment::{check_format, check_width, refused};
+use super::limits::{check_format, check_width, refused};
 use super::source::SLICE;
 
 /// An argument by its place, or else by its name.

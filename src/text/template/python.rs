@@ -5,8 +5,7 @@ use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
 use serde_json::Value as Json;
 
-use super::environment::{check_format, refused};
-use super::filters::indentation;
+use super::limits::{check_format, check_width, refused};
 use super::methods::either;
 
 /// `left % right`: text that is filled in, or the remainder.
@@ -127,6 +126,13 @@ pub(super) fn json(value: Value, places: &[Value], names: Kwargs) -> Result<Valu
         out = out.chars().map(|c| if c < '\u{7f}' { c.to_string() } else { units(c) }).collect();
     }
     Ok(Value::from_safe_string(out))
+}
+
+/// A text as it is, or so many spaces.
+pub(super) fn indentation(width: &Value) -> Result<String, Error> {
+    let columns = width.as_str().map_or_else(|| width.as_usize().unwrap_or(0), str::len);
+    check_width(columns)?;
+    Ok(width.as_str().map_or_else(|| " ".repeat(columns), str::to_owned))
 }
 
 /// Python's spacing of JSON: `{"a": [1, 2]}`, or indented lines.
