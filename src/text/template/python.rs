@@ -151,8 +151,11 @@ impl Style {
                 let item = |key: Value| Ok((Some(scalar(&key)?), value.get_item(&key)?));
                 ('{', '}', value.try_iter()?.map(item).collect::<Result<_, Error>>()?)
             }
-            ValueKind::String => return Ok(out.push_str(&quoted(&scalar(value)?))),
-            _ => return Ok(out.push_str(&scalar(value)?)),
+            kind => {
+                let text = scalar(value)?;
+                out.push_str(&if kind == ValueKind::String { quoted(&text) } else { text });
+                return Ok(());
+            }
         };
         if self.sorted {
             items.sort_by(|(a, _), (b, _)| a.cmp(b));
