@@ -76,7 +76,9 @@ impl State {
             _ => return None,
         }
         let baton = &self.baton;
-        let next = if self.here.resume_pending && self.here.queue.is_empty() && self.engine.is_live() {
+        // Without a user, the question's own prefill reads lost state.
+        let resumes = self.here.resume_pending && self.attendance == Attendance::Present;
+        let next = if resumes && self.here.queue.is_empty() && self.engine.is_live() {
             verb(baton, Verb::finish_resume)
         } else if let Some(request) = self.here.queue.pop_front() {
             verb(baton, async move |v| v.carry_out(request).await)
