@@ -148,7 +148,7 @@ impl CachedRepo {
         let _alone = self.alone(snapshot, &mut run)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
-        let need = missing + MARGIN_BYTES;
+        let need = missing.saturating_add(MARGIN_BYTES);
         if free < need {
             let (need, free, dir) = (gigabytes(need), gigabytes(free), blobs.display());
             return Err(HubError::Disk(format!("{need} needed, {free} free in {dir}")));

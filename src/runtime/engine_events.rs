@@ -4,7 +4,7 @@ use super::link::EngineState;
 use super::verb::Work;
 use super::{Activity, Attendance, DeviceNotes, Done, Level, Notice, RuntimeError, State, Verb, Wait, Wake, refused};
 use crate::engine::protocol::{Command, EngineEvent, EngineFault, ModelInfo};
-use crate::store::Change;
+use crate::store::{Access, Change};
 
 const PARKED: &str = "Parked: the memory of the model is free. The next question, or /unpark, brings it back.";
 
@@ -118,7 +118,8 @@ impl State {
             DeviceNotes::None => return,
             DeviceNotes::All => {}
             DeviceNotes::New if self.disk.store.measured(&name).is_some() => return,
-            // If the save fails, the note appears again.
+            // An unsaved session and a read-only directory show it again.
+            DeviceNotes::New if !matches!(self.disk.store.access(), Access::Writable) => {}
             DeviceNotes::New => drop(self.disk.remember(Change::Measured { name, value: 1.0 })),
         }
         self.warn(note);

@@ -107,7 +107,9 @@ impl Verb {
             let at = match self.begin_branch(fan, &mut all) {
                 Some(at) => at,
                 None if all.running.is_empty() => {
-                    all.waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(RuntimeError::Stopped)));
+                    let fatal = all.done.fatal.clone();
+                    let why = || fatal.clone().map_or(RuntimeError::Stopped, RuntimeError::from);
+                    all.waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(why())));
                     return Ok(all.done);
                 }
                 None => match self.branch_event(fan, &mut all, work).await {
@@ -143,8 +145,11 @@ impl Verb {
         if all.done.slots.is_empty() && !has_room {
             return None;
         }
-        let (which, branch) = all.waiting.pop().or_else(|| self.next_branch(fan, &mut all.next))?;
         let mut slot = all.done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of))?;
+        let Some((which, branch)) = all.waiting.pop().or_else(|| self.next_branch(fan, &mut all.next)) else {
+            all.done.slots.push(slot);
+            return None;
+        };
         // It stores its waits in the conversation's wait and stops with the conversation.
         slot.cancel = self.here.slot.cancel.clone();
         let (baton, of) = (self.baton.clone(), branch.clone());

@@ -89,7 +89,8 @@ impl Pages {
             Some(0x0a) => (true, false),
             Some(0x05) => (false, true),
             Some(0x02) => (false, false),
-            _ if in_table && has_cells(head) => (true, true),
+            // One wrong bit; other kinds of pages hold text of users.
+            Some(kind) if in_table && (kind ^ 0x0d).count_ones() == 1 && has_cells(head) => (true, true),
             _ => return Ok(None),
         };
         let mut page = Page { is_table, rows: Vec::new(), children: Vec::new(), unreadable: 0 };

@@ -169,8 +169,12 @@ fn one_line(text: &str) -> String {
     if let Some(astray) = references::astray(text) {
         return astray;
     }
-    if text.starts_with("panic") {
-        return "the library fails on it".to_owned();
+    let plain = [
+        ("panic", "the library fails on it"),
+        ("Failed to generate regex", "its limits are beyond the numbers that can be kept to"),
+    ];
+    if let Some((_, instead)) = plain.into_iter().find(|(begin, _)| text.starts_with(begin)) {
+        return instead.to_owned();
     }
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let first = lines.next().unwrap_or("it cannot be used");

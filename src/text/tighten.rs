@@ -3,7 +3,9 @@
 //!
 //! An answer that keeps to the tightened schema keeps to the schema as it was sent.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Number, Value, json};
 
 use super::references::{DATA, NAMED};
 
@@ -25,79 +27,101 @@ const OPENS: [&str; 10] = [
     "not",
     "minProperties",
 ];
-/// Limits of numbers: the keyword, the one that includes its limit, and the sign of limits that many answers are outside of.
-const LIMITS: [(&str, &str, f64); 4] = [
-    ("minimum", "minimum", 1.0),
-    ("maximum", "maximum", -1.0),
-    ("exclusiveMinimum", "minimum", 1.0),
-    ("exclusiveMaximum", "maximum", -1.0),
+/// Limits of numbers: the keyword, whether it is a lower one, and whether the limit itself is excluded.
+const LIMITS: [(&str, bool, bool); 4] = [
+    ("minimum", true, false),
+    ("maximum", false, false),
+    ("exclusiveMinimum", true, true),
+    ("exclusiveMaximum", false, true),
 ];
-/// The compiler has numbers of 53 bits.
-const EXACT: f64 = (1_u64 << 53) as f64;
+/// Passes that follow references.
+const MOST_PASSES: usize = 8;
+/// The largest number of 64 bits that a `f64` holds exactly.
+const MOST: i128 = (1 << 63) - 1024;
 /// The most characters or items that a schema can ask for.
 const MOST_SIZE: f64 = 1e9;
 
 /// The error is a phrase about a number that cannot be kept exactly.
 pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
-    // Closing what a combined schema refers to would forbid the others' properties.
-    let mut is_shared = false;
-    visit(schema, false, &mut |keywords, open| {
-        is_shared |= open && keywords.contains_key("$ref");
-        Ok(())
-    })?;
-    visit(schema, false, &mut |keywords, open| {
+    let mut open = BTreeSet::new();
+    // What is referred to from a schema that has to stay open stays open too, and what that refers to.
+    let followed = (0..MOST_PASSES).try_fold(0, |known, _| {
+        let look = Pass { open: &mut open, change: false, close: false }.schema(schema, "", false);
+        if look.is_ok() && open.len() > known { Some(open.len()) } else { None }
+    });
+    // A chain that is too long to follow leaves everything open.
+    let close = followed.is_none();
+    Pass { open: &mut open, change: true, close }.schema(schema, "", false)
+}
+
+struct Pass<'a> {
+    /// Pointers of schemas that are combined with others for one value: closing them would forbid the others' properties.
+    open: &'a mut BTreeSet<String>,
+    /// Changes the schema; else references are followed.
+    change: bool,
+    close: bool,
+}
+
+impl Pass<'_> {
+    fn schema(&mut self, schema: &mut Value, place: &str, open: bool) -> Result<(), String> {
+        let Value::Object(keywords) = schema else { return Ok(()) };
+        let open = open || self.open.contains(place);
         let has = |name: &str| keywords.contains_key(name);
-        if !is_shared && !open && has("properties") && !SAME_VALUE.iter().any(|name| has(name)) {
-            close(keywords);
+        let parts = |name: &str| keywords.get(name).and_then(Value::as_array).map_or(0, Vec::len);
+        let alone = SAME_VALUE.iter().filter(|name| has(name)).count() <= 1 && parts("allOf") <= 1;
+        let combined = SAME_VALUE.iter().any(|name| has(name)) && (!alone || has("properties") || has("not"));
+        let opens = OPENS.iter().any(|name| has(name));
+        let within = open || combined || opens;
+        if let Some(Value::String(reference)) = keywords.get("$ref")
+            && within
+            && let Some(pointer) = reference.strip_prefix('#')
+        {
+            self.open.insert(pointer.to_owned());
         }
-        if keywords.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
-            keywords.remove("format");
-        }
-        exact(keywords)
-    })
-}
-
-/// Calls `on` with each schema, and whether it has to stay open: others hold for the same value, or it says so.
-fn visit(
-    schema: &mut Value,
-    open: bool,
-    on: &mut dyn FnMut(&mut Map<String, Value>, bool) -> Result<(), String>,
-) -> Result<(), String> {
-    let Value::Object(keywords) = schema else { return Ok(()) };
-    let has = |name: &str| keywords.contains_key(name);
-    let parts = keywords.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
-    let combining = SAME_VALUE.iter().filter(|name| has(name)).count();
-    let combined = combining > 0 && (combining > 1 || parts > 1 || has("properties") || has("not"));
-    let open = open || combined || OPENS.iter().any(|name| has(name));
-    on(keywords, open)?;
-    for (keyword, value) in keywords.iter_mut().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())) {
-        let keyword = keyword.as_str();
-        // Closing what a value must not be would let more through.
-        let never = matches!(keyword, "not" | "if" | "then" | "else" | "dependentSchemas" | "contains");
-        let open = never || (open && SAME_VALUE.contains(&keyword));
-        match value {
-            Value::Object(named) if NAMED.contains(&keyword) => {
-                named.values_mut().try_for_each(|schema| visit(schema, open, on))?;
+        if self.change {
+            if self.close && !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
+                keywords.insert("additionalProperties".to_owned(), json!(false));
+                let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+                if let Some(Value::Object(properties)) = keywords.get_mut("properties") {
+                    for name in required.iter().filter_map(Value::as_str) {
+                        properties.entry(name).or_insert_with(|| json!({}));
+                    }
+                }
             }
-            Value::Array(schemas) => schemas.iter_mut().try_for_each(|schema| visit(schema, open, on))?,
-            other => visit(other, open, on)?,
+            if keywords.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
+                keywords.remove("format");
+            }
+            exact(keywords)?;
         }
+        for (keyword, value) in keywords.iter_mut() {
+            let keyword = keyword.as_str();
+            if DATA.contains(&keyword) {
+                continue;
+            }
+            let place = format!("{place}/{keyword}");
+            // Closing what a value must not be would let more through.
+            let never = matches!(keyword, "not" | "if" | "then" | "else" | "dependentSchemas" | "contains");
+            let open = never || (within && SAME_VALUE.contains(&keyword));
+            match value {
+                Value::Object(named) if NAMED.contains(&keyword) => {
+                    for (name, schema) in named.iter_mut() {
+                        let name = name.replace('~', "~0").replace('/', "~1");
+                        self.schema(schema, &format!("{place}/{name}"), open)?;
+                    }
+                }
+                Value::Array(schemas) => {
+                    for (i, schema) in schemas.iter_mut().enumerate() {
+                        self.schema(schema, &format!("{place}/{i}"), open)?;
+                    }
+                }
+                other => self.schema(other, &place, open)?,
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Allows an object the properties that it lists or requires alone.
-fn close(keywords: &mut Map<String, Value>) {
-    keywords.insert("additionalProperties".to_owned(), json!(false));
-    let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-    if let Some(Value::Object(properties)) = keywords.get_mut("properties") {
-        for name in required.iter().filter_map(Value::as_str) {
-            properties.entry(name).or_insert_with(|| json!({}));
-        }
-    }
-}
-
-/// Moves limits inwards to numbers that the compiler holds, and refuses values that it does not.
+/// Moves limits inwards to numbers that a `f64` holds, as the compiler has no other, and refuses values that it does not hold.
 fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
     for name in ["const", "enum", "multipleOf"] {
         if let Some(number) = keywords.get(name).and_then(inexact) {
@@ -111,25 +135,61 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
         }
         keywords.remove(name);
     }
-    for (name, including, outside) in LIMITS {
-        let limit = keywords.get(name).and_then(Value::as_f64).filter(|limit| limit.abs() >= EXACT);
-        let Some(limit) = limit else { continue };
-        if limit * outside > 0.0 {
-            return Err("its limits are beyond the numbers that can be kept exactly (up to 2^53)".to_owned());
+    let of_type = |name: &str| match keywords.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|of| of == name),
+        of => of.is_some_and(|of| of == name),
+    };
+    let integer = of_type("integer") && !of_type("number");
+    let (mut least, mut most) = (None, None);
+    for (name, lower, excluded) in LIMITS {
+        let Some(number) = keywords.get(name).and_then(Value::as_number) else { continue };
+        let inner = || number.as_f64().map(|f| if lower { f.ceil() } else { f.floor() } as i128).filter(|_| integer);
+        let Some(limit) = whole(number).or_else(inner) else { continue };
+        let (excluded, next) = (integer && excluded, i128::from(integer && excluded && whole(number).is_some()));
+        let moved = match lower {
+            true => up((limit + next).max(if integer { -MOST } else { limit })),
+            false => -up(-(limit - next).min(if integer { MOST } else { limit })),
+        };
+        let end = if lower { &mut least } else { &mut most };
+        let tightest = end.map_or(moved, |other: i128| if lower { moved.max(other) } else { moved.min(other) });
+        *end = Some(tightest);
+        if excluded {
+            keywords.remove(name);
+        } else if moved == limit && whole(number).is_some() {
+            continue;
         }
-        keywords.remove(name);
-        keywords.entry(including).or_insert_with(|| json!(-outside as i64 * (1 << 53)));
+        let value = i64::try_from(tightest).map(Number::from).ok().or_else(|| Number::from_f64(tightest as f64));
+        let name = if excluded { name.replacen("exclusiveM", "m", 1) } else { name.to_owned() };
+        keywords.extend(value.map(|value| (name, value.into())));
     }
-    Ok(())
+    let ends = if integer { (least.or(Some(-MOST)), most.or(Some(MOST))) } else { (least, most) };
+    match ends {
+        (Some(least), Some(most)) if least > most && least.max(-most) > 1 << 53 => {
+            Err("its limits leave no number that can be kept exactly (beyond 2^53)".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn whole(number: &Number) -> Option<i128> {
+    let float = || number.as_f64().filter(|f| f.fract() == 0.0).map(|f| f.clamp(-1e30, 1e30) as i128);
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)).or_else(float)
+}
+
+/// The least number from this one on that a `f64` holds exactly.
+fn up(number: i128) -> i128 {
+    let near = number as f64;
+    if near as i128 >= number { near as i128 } else { near.next_up() as i128 }
 }
 
 /// A whole number in a value that the compiler would round.
 fn inexact(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) => {
-            let is_large = number.as_f64().is_some_and(|number| number.abs() >= EXACT);
-            let is_kept = number.as_i64().is_some_and(|whole| whole as f64 as i128 == i128::from(whole));
-            (is_large && !is_kept).then(|| number.to_string())
+            // A number with a point is rounded already.
+            let kept = |n: i128| up(n) == n && n.unsigned_abs() <= MOST.unsigned_abs() && !number.is_f64();
+            let is_large = |n: &i128| n.unsigned_abs() >= 1 << 53;
+            whole(number).filter(|n| is_large(n) && !kept(*n)).map(|_| number.to_string())
         }
         Value::Array(values) => values.iter().find_map(inexact),
         Value::Object(fields) => fields.values().find_map(inexact),
@@ -255,19 +315,33 @@ mod tests {
 
     #[test]
     fn limits_move_inwards() {
-        let limits = |of: Value| {
+        let limits = |mut of: Value| {
+            of["type"] = json!("integer");
             let of = tightened(of).unwrap();
-            let get = |name: &str| of.get(name).and_then(Value::as_f64);
-            let least = get("minimum").into_iter().chain(get("exclusiveMinimum")).reduce(f64::max);
-            (least, get("maximum").into_iter().chain(get("exclusiveMaximum")).reduce(f64::min))
+            let get = |name: &str| of.get(name).and_then(Value::as_i64);
+            assert!(of.get("exclusiveMinimum").is_none() && of.get("exclusiveMaximum").is_none(), "{of}");
+            (get("minimum"), get("maximum"))
         };
-        assert_eq!(limits(json!({ "minimum": i64::MIN, "maximum": i64::MAX })), (Some(-EXACT), Some(EXACT)));
-        assert_eq!(limits(json!({ "minimum": 0, "maximum": u64::MAX })), (Some(0.0), Some(EXACT)));
-        assert_eq!(limits(json!({ "maximum": 1e300 })), (None, Some(EXACT)));
-        assert_eq!(limits(json!({ "exclusiveMaximum": 9_007_199_254_740_994_i64 })), (None, Some(EXACT)));
-        assert_eq!(limits(json!({ "maximum": 9_007_199_254_740_993_i64 })), (None, Some(EXACT)));
-        assert_eq!(limits(json!({ "maximum": 5, "exclusiveMaximum": i64::MAX })), (None, Some(5.0)));
-        assert_eq!(limits(json!({ "exclusiveMinimum": -1e300, "minimum": -5.5 })), (Some(-5.5), None));
-        assert_eq!(limits(json!({ "exclusiveMinimum": 3, "minimum": 9, "maximum": 12 })), (Some(9.0), Some(12.0)));
+        let most = i64::try_from(MOST).unwrap();
+        assert_eq!(limits(json!({ "minimum": i64::MIN, "maximum": i64::MAX })), (Some(-most), Some(most)));
+        assert_eq!(limits(json!({ "minimum": 0, "maximum": u64::MAX })), (Some(0), Some(most)));
+        assert_eq!(limits(json!({ "maximum": 1e300 })), (None, Some(most)));
+        assert_eq!(limits(json!({ "minimum": 9_007_199_254_740_993_i64 })), (Some(9_007_199_254_740_994), None));
+        assert_eq!(
+            limits(json!({ "exclusiveMaximum": 9_007_199_254_740_994_i64 })),
+            (None, Some(9_007_199_254_740_992))
+        );
+        const ODD: i64 = 9_007_199_254_740_992;
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": ODD - 2, "exclusiveMaximum": ODD, "maximum": ODD })),
+            (Some(ODD - 1), Some(ODD - 1))
+        );
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": 0, "minimum": 5.5, "exclusiveMaximum": 9.5 })),
+            (Some(6), Some(9))
+        );
+        assert_eq!(limits(json!({ "exclusiveMinimum": 3, "minimum": 9, "maximum": 12 })), (Some(9), Some(12)));
+        let number = tightened(json!({ "type": "number", "maximum": 9_007_199_254_740_993_i64 })).unwrap();
+        assert_eq!(number["maximum"], 9_007_199_254_740_992_i64);
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn refuse(app: &mut App, why: impl AsRef<str>) {
 /// With a full stop, unless the reason ends with a command to type.
 fn sentence(why: &str) -> String {
     let why = clean(why);
-    let ended = why.ends_with(['.', '?', '!']) || why.contains(": /");
+    let ended = why.ends_with(['.', '?', '!', ')']) || why.contains(": /");
     if ended { why } else { why + "." }
 }
 

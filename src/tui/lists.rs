@@ -136,8 +136,12 @@ impl ListView {
     pub(super) fn query(&self) -> Option<&str> {
         match self.kind {
             Kind::Found | Kind::Timeline => None,
-            _ => Some(self.picked.new_name.as_deref().unwrap_or(self.list.query())),
+            _ => Some(self.picked.rename.as_ref().map_or(self.list.query(), |(_, name)| name)),
         }
+    }
+
+    pub(super) fn is_renaming(&self) -> bool {
+        self.picked.rename.is_some()
     }
 
     pub(super) fn is_changing(&self) -> bool {
@@ -149,7 +153,7 @@ impl ListView {
     }
 
     pub(super) fn edit_query(&mut self, change: impl FnOnce(&mut String)) {
-        if let Some(name) = &mut self.picked.new_name {
+        if let Some((_, name)) = &mut self.picked.rename {
             return change(name);
         }
         let mut query = self.list.query().to_owned();

@@ -150,6 +150,10 @@ pub fn below_home(path: String, home: Option<&Path>) -> String {
 /// The paths of a pasted text that contains nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped
 /// as terminals insert dropped files.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
+    // A shell's comment is text.
+    if text.split_whitespace().any(|word| word.starts_with('#')) {
+        return None;
+    }
     let paths: Vec<String> = shlex::split(text)?.into_iter().map(pasted_path).collect::<Option<_>>()?;
     (1..=PASTED).contains(&paths.len()).then_some(paths)
 }
@@ -254,7 +258,16 @@ mod tests {
         assert_eq!(paths("file:///tmp/x%20y.txt"), Some(vec!["/tmp/x y.txt".into()]));
         assert_eq!(paths("file:///a%zz"), Some(vec!["/a%zz".into()]), "no character: it stands for itself");
         assert_eq!(paths("file://host/tmp/x"), Some(vec!["/tmp/x".into()]));
-        for text in ["/etc is a folder", "hello", "/", "'/open quote", "https://x.example", "file:///a%ff", ""] {
+        for text in [
+            "/etc is a folder",
+            "hello",
+            "/",
+            "'/open quote",
+            "https://x.example",
+            "file:///a%ff",
+            "",
+            "/etc/hosts # line 3",
+        ] {
             assert_eq!(paths(text), None, "{text}");
         }
     }

@@ -157,8 +157,8 @@ pub struct Sessions {
     /// Never empty.
     list: Vec<Session>,
     at: usize,
-    /// The session left last.
-    left: Option<u64>,
+    /// The sessions that were left, the last one at the end.
+    left: Vec<u64>,
     /// Shown at the side.
     second: Option<u64>,
     /// Selected by a key, so the draft stays with the old session.
@@ -168,7 +168,7 @@ pub struct Sessions {
 
 impl Default for Sessions {
     fn default() -> Self {
-        Sessions { list: vec![Session::default()], at: 0, left: None, second: None, wanted: None, leaving: None }
+        Sessions { list: vec![Session::default()], at: 0, left: Vec::new(), second: None, wanted: None, leaving: None }
     }
 }
 
@@ -272,6 +272,7 @@ impl Sessions {
         self.list.extend(shown);
         self.at = self.place_of(serial).unwrap_or(0);
         let open = |serial: &u64| self.list.iter().any(|s| s.serial == *serial);
-        (self.left, self.second) = (self.left.filter(open), self.second.filter(open));
+        self.second = self.second.filter(open);
+        self.left.retain(open);
     }
 }

@@ -193,8 +193,8 @@ fn paste(app: &mut App, text: &str) {
 fn place_paste(app: &mut App, text: &str) {
     if let Some(open) = &mut app.overlay {
         if open.query().is_some() {
-            let line = text.lines().next().unwrap_or("");
-            return open.edit_query(|query| query.push_str(line));
+            let line = sanitize_line(text.lines().next().unwrap_or(""));
+            return open.edit_query(|query| query.push_str(&line));
         }
         if !overlay::give_way(app) {
             return;

@@ -62,8 +62,9 @@ pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
         }
         let name = format!("logits.{length}");
         let logits = floats(&tensors, &name).map_err(bad)?;
-        if logits.len() != rows.len() * vocab {
-            return Err(bad(format!("`{name}` has {} values, expected {} x {vocab}", logits.len(), rows.len())));
+        let shape = tensors.raw(&name).map(|(_, shape, _)| shape.to_vec()).unwrap_or_default();
+        if shape != [rows.len(), vocab] {
+            return Err(bad(format!("`{name}` has shape {shape:?}, expected [{}, {vocab}]", rows.len())));
         }
         if let Some(at) = logits.iter().position(|v| !v.is_finite()) {
             return Err(bad(format!("`{name}` holds {} at {at}", logits[at])));

@@ -26,19 +26,19 @@ pub(super) struct Picked {
     /// An index of [`ORDERS`].
     order: usize,
     this_folder: bool,
-    /// The new name of the selected session, while it is typed.
-    pub(super) new_name: Option<String>,
+    /// A session and its new name, while that is typed.
+    pub(super) rename: Option<(String, String)>,
     /// The list is requested again after this request; the session to select then.
     pub(super) changing: Option<(u64, String)>,
 }
 
 impl Picked {
     pub(super) fn label(&self) -> &'static str {
-        if self.new_name.is_some() { "new name: " } else { "> " }
+        if self.rename.is_some() { "new name: " } else { "> " }
     }
 
     pub(super) fn footer(&self, cells: usize) -> &'static str {
-        match self.new_name {
+        match self.rename {
             Some(_) => "Enter renames   Esc keeps the name",
             None => KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(KEYS[2]),
         }
@@ -79,10 +79,10 @@ fn show(app: &mut App, mut picked: Picked) {
         let changed = picked.changing.take_if(|(request, _)| *request == 0).map(|(_, name)| name);
         let name = changed.or_else(|| chosen(view).map(|row| row.name.clone()));
         let (at, query) = (view.list.selected_index(), view.list.query().to_owned());
-        let new_name = picked.new_name.take();
+        let rename = picked.rename.take().filter(|(session, _)| sessions.iter().any(|row| row.name == *session));
         *view = self::view(picked, &sessions);
         view.edit_query(|filter| *filter = query);
-        view.picked.new_name = new_name;
+        view.picked.rename = rename;
         let is_it = |item: &Item| matches!(item, Item::Session(row) if Some(&row.name) == name.as_ref());
         let at = view.list.shown().position(is_it).unwrap_or(at);
         view.list.select(at);
@@ -114,15 +114,17 @@ pub(in super::super) fn noted(app: &mut App, text: &str) {
     }
 }
 
-/// Sends a request that changes a session and selects the session `then` once it is done.
-fn change(app: &mut App, request: Request, then: String) {
-    if may_lead(app) {
+/// Sends a request that changes a session and selects the session `then` once it is done; false while that is refused.
+fn change(app: &mut App, request: Request, then: String) -> bool {
+    let may = may_lead(app);
+    if may {
         send(app, request);
         let sent = app.sent;
         if let Some(view) = opened(app) {
             view.picked.changing = Some((sent, then));
         }
     }
+    may
 }
 
 /// Keys of the list of sessions; false for all others.
@@ -130,21 +132,18 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
     let Some(view) = opened(app) else { return false };
     let session = chosen(view).map(|row| row.name.clone());
     let picked = &mut view.picked;
-    if let Some(name) = &mut picked.new_name {
-        match (key.code, session) {
-            (Code::Esc, _) => picked.new_name = None,
-            (Code::Enter, Some(session)) => {
-                let name = name.trim().to_owned();
-                picked.new_name = None;
-                if !name.is_empty() {
-                    change(app, Request::RenameOther { session, name: name.clone() }, name);
+    if let Some((renamed, name)) = &mut picked.rename {
+        match key.code {
+            Code::Esc => picked.rename = None,
+            Code::Enter => {
+                let (session, name) = (renamed.clone(), name.trim().to_owned());
+                if name.is_empty() || change(app, Request::RenameOther { session, name: name.clone() }, name) {
+                    opened(app).into_iter().for_each(|view| view.picked.rename = None);
                 }
             }
-            (Code::Backspace, _) => {
-                name.pop();
-            }
-            (Code::Char('u'), _) if key.ctrl => name.clear(),
-            (Code::Char(c), _) if !key.ctrl && !key.alt => name.push(c),
+            Code::Backspace => drop(name.pop()),
+            Code::Char('u') if key.ctrl => name.clear(),
+            Code::Char(c) if !key.ctrl && !key.alt => name.push(c),
             _ => {}
         }
         return true;
@@ -159,8 +158,8 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
             let picked = Picked { this_folder: !picked.this_folder, ..picked.clone() };
             show(app, picked);
         }
-        (Code::F(2), Some(_)) => picked.new_name = Some(String::new()),
-        (Code::Delete, Some(name)) => change(app, Request::Delete(Some(name)), String::new()),
+        (Code::F(2), Some(name)) => picked.rename = Some((name, String::new())),
+        (Code::Delete, Some(name)) => drop(change(app, Request::Delete(Some(name)), String::new())),
         (Code::F(3), Some(name)) => {
             send(app, Request::Pin(Some(name)));
             send(app, Request::Sessions);

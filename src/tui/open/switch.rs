@@ -85,7 +85,7 @@ pub(in super::super) fn split(app: &mut App) -> Result<(), String> {
     if app.size.0 < SPLIT_FROM {
         return Err(format!("Two sessions side by side need {SPLIT_FROM} columns"));
     }
-    app.open.second = Some(app.open.left.ok_or(ALONE)?);
+    app.open.second = Some(*app.open.left.last().ok_or(ALONE)?);
     Ok(())
 }
 
@@ -154,12 +154,15 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     left.queue.held |= leaving.is_some_and(|l| !l.promised);
     let held = left.queue.lines.len() * usize::from(left.queue.held);
     let notes = left.transcript.put_away(app.requests);
+    // Off screen, answers side by side are entries; the runtime reports those still written on return.
+    left.several = None;
 
     app.took_out = false;
     if leaving.is_some() {
         (app.waiting, app.answered) = (false, false);
     }
-    app.open.left = Some(old);
+    app.open.left.retain(|left| *left != old && *left != serial);
+    app.open.left.push(old);
     if app.open.second == Some(serial) {
         app.open.second = Some(old);
     }
@@ -169,6 +172,7 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     let here = &mut *app.open;
     // Nothing is sent until the runtime reports the session's activity.
     app.waiting |= here.mark.at_work();
+    here.since = here.since.filter(|_| here.mark.at_work());
     (here.mark, here.news, here.promised, here.sent) = (Mark::Quiet, false, false, false);
     here.queue.lines.extend(queued);
     match here.composer.is_empty() {

@@ -401,4 +401,10 @@ fn the_split_shows_the_session_left_last() {
     }
     s.press("alt-s");
     assert_eq!(s.app.open.other(160).map(|(number, ..)| number), Some(3));
+    // Once that one is closed, the one left before it.
+    s.press("alt-s");
+    let mut view = opened(1);
+    view.opened.retain(|open| open.serial != 3);
+    s.notify(Notice::Session(view)).press("alt-s");
+    assert_eq!(s.app.open.other(160).map(|(number, ..)| number), Some(2));
 }

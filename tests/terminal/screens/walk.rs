@@ -219,7 +219,9 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         rows.remove(0);
         s.notify(Notice::Sessions(rows.clone())).press("ctrl-u");
         assert!(s.screen().contains("It is in the trash.") && first(&mut s).contains("contract"), "{}", s.screen());
-        s.press("end f2").type_text("a boox").press("backspace").type_text("k");
+        // The name belongs to the session that F2 was pressed on, whatever the wheel does.
+        s.press("end f2").event(Event::Wheel(-1)).event(Event::Paste("a boox\nmore".into()));
+        s.press("backspace").type_text("k");
         assert!(s.screen().contains(" new name: a book"), "{}", s.screen());
         s.press("enter");
         let rename = Request::RenameOther { session: "日本語の本".into(), name: "a book".into() };

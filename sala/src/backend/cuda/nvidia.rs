@@ -298,7 +298,7 @@ impl Drop for Nvidia {
         let _ = self.synchronize(Queue::Compute);
         let _ = self.synchronize(Queue::Copy);
         drop(self.library.take());
-        // SAFETY: all of these were created in `open`; nothing else holds the device any more.
+        // SAFETY: all of these were created in `open`, and nothing else holds them any more.
         unsafe {
             for module in self.modules.drain(..) {
                 let _ = result::module::unload(module);
