@@ -47,10 +47,8 @@ fn is_this_machine(host: &str) -> bool {
 pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let named = origin.to_str().ok()?;
-    allowed
-        .iter()
-        .any(|one| one == "*" || one.trim_end_matches('/').eq_ignore_ascii_case(named))
-        .then(|| origin.clone())
+    let is_named = |one: &String| one == "*" || one.trim_end_matches('/').eq_ignore_ascii_case(named);
+    allowed.iter().any(is_named).then(|| origin.clone())
 }
 
 pub(super) fn preflight(page: &HeaderValue, requested: &HeaderMap) -> Response {

@@ -43,18 +43,11 @@ impl Chat {
 
     /// Arguments are JSON in a string.
     fn call(&self, call: &Call) -> Value {
-        match self.tools.is_custom(&call.name) {
-            true => json!({
-                "id": call.id,
-                "type": "custom",
-                "custom": { "name": call.name, "input": custom_input(call) },
-            }),
-            false => json!({
-                "id": call.id,
-                "type": "function",
-                "function": { "name": call.name, "arguments": call.text() },
-            }),
-        }
+        let (of, function) = match self.tools.is_custom(&call.name) {
+            true => ("custom", json!({ "name": call.name, "input": custom_input(call) })),
+            false => ("function", json!({ "name": call.name, "arguments": call.text() })),
+        };
+        json!({ "id": call.id, "type": of, (of): function })
     }
 
     fn reason(&self, whole: &Whole) -> &'static str {

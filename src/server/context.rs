@@ -1,5 +1,5 @@
 //! The context of one request, for code at any depth: the names of left-out fields, the owner of the connection, and
-//! the program that reads documents.
+//! what its documents may take.
 //!
 //! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to
 //! other threads.
@@ -8,8 +8,11 @@ use super::{Owner, Refusal, Result, locked};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use axum::http::HeaderValue;
+
+use crate::engine::protocol::Cancel;
 
 const MOST_HEADER_BYTES: usize = 1 << 10;
 
@@ -25,6 +28,23 @@ pub(super) struct Context {
     /// [`super::Options::program`].
     pub program: Vec<OsString>,
     pub left_out: Mutex<BTreeSet<String>>,
+    /// When the reading of its PDFs must end, and the bytes of text that they may still have.
+    pub pdfs: Mutex<Option<(Instant, u64)>>,
+    /// Set once the request is answered, or its connection closed.
+    pub ended: Cancel,
+}
+
+/// Cancels when it is dropped.
+pub(super) struct Ends(pub Cancel);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+pub(super) fn current() -> Arc<Context> {
+    REQUEST.try_with(Arc::clone).unwrap_or_default()
 }
 
 /// Leaves a part of the request out and remembers its name; false if the settings refuse unknown parts.
@@ -36,11 +56,6 @@ pub(super) fn leave_out(name: &str) -> bool {
         !context.refuse_unknown
     };
     REQUEST.try_with(leave).unwrap_or(false)
-}
-
-/// The program that reads untrusted data in a child process.
-pub(super) fn program() -> Vec<OsString> {
-    REQUEST.try_with(|context| context.program.clone()).unwrap_or_default()
 }
 
 /// `messages[3].name` is `messages[].name`.
@@ -70,8 +85,7 @@ pub(super) fn own_data() -> Result<()> {
 /// The names as a header: printable ASCII, cut at the maximum length.
 pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
     let plain = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
-    let names: Vec<String> = names.iter().map(|name| name.chars().map(plain).collect()).collect();
-    let mut text = names.join(", ");
+    let mut text = names.iter().map(|name| name.chars().map(plain).collect::<String>()).collect::<Vec<_>>().join(", ");
     if text.len() > MOST_HEADER_BYTES {
         text.truncate(MOST_HEADER_BYTES);
         text.push_str("...");
@@ -81,11 +95,8 @@ pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
 
 /// Runs long work on a thread of its own.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let context = REQUEST.try_with(Arc::clone).ok();
-    let done = tokio::task::spawn_blocking(move || match context {
-        Some(context) => REQUEST.sync_scope(context, work),
-        None => work(),
-    });
+    let context = current();
+    let done = tokio::task::spawn_blocking(move || REQUEST.sync_scope(context, work));
     done.await.map_err(|_| Refusal::internal("internal error while the request was read"))?
 }
 

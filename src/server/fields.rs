@@ -59,11 +59,10 @@ impl Fields {
                 let at = if at.is_empty() { String::new() } else { format!("{at}.") };
                 Ok(Fields { map, at, known: Vec::new() })
             }
-            other if at.is_empty() => Err(Refusal::new(
-                400,
-                "invalid_json",
-                format!("the body must be a JSON object, it is {}", kind(&other)),
-            )),
+            other if at.is_empty() => {
+                let message = format!("the body must be a JSON object, it is {}", kind(&other));
+                Err(Refusal::new(400, "invalid_json", message))
+            }
             other => Err(Refusal::field(at, format!("{at} must be an object, it is {}", kind(&other)))),
         }
     }
@@ -168,11 +167,7 @@ impl Fields {
 
     /// Takes -1, which means "no limit" in other servers of open models.
     pub(super) fn is_unlimited(&mut self, field: &'static str) -> bool {
-        let unlimited = self.map.get(field).is_some_and(|value| value.as_i64() == Some(-1));
-        if unlimited {
-            self.ignore(&[field]);
-        }
-        unlimited
+        self.map.get(field).is_some_and(|value| value.as_i64() == Some(-1)) && self.take(field).is_some()
     }
 
     pub(super) fn object(&mut self, field: &'static str) -> Result<Option<Fields>> {
@@ -190,9 +185,7 @@ impl Fields {
 
     /// Accepts fields that have no effect here.
     pub(super) fn ignore(&mut self, fields: &[&'static str]) {
-        for field in fields {
-            let _ = self.take(field);
-        }
+        fields.iter().for_each(|field| drop(self.take(field)));
     }
 
     /// Refuses an unsupported field that would change the answer, unless its value asks for the default.

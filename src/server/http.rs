@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::ask::answers;
 use super::auth;
-use super::context::{self, Context, REQUEST};
+use super::context::{self, Context, Ends, REQUEST};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::request::{self, BODY_BYTES};
 use super::{
@@ -149,6 +149,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         program: shared.options.program.clone(),
         ..Context::default()
     });
+    let _ends = Ends(context.ended.clone());
     let has_body = !request.body().is_end_stream();
     let admitted = admitted(&shared, request, &connection, page.is_some()).await;
     connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
@@ -170,9 +171,8 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         auth::open_to(page, headers);
     }
     let id = HeaderValue::from_str(&fresh_id("req_")).ok();
-    for (name, value) in
-        [("x-sala-ignored", context::header(&left_out)), ("request-id", id.clone()), ("x-request-id", id)]
-    {
+    let named = [("x-sala-ignored", context::header(&left_out)), ("request-id", id.clone()), ("x-request-id", id)];
+    for (name, value) in named {
         value.and_then(|value| headers.insert(name, value));
     }
     // The body holds the mark until it is sent.

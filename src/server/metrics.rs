@@ -52,8 +52,7 @@ impl Metrics {
             bucket.fetch_add(u64::from(after.as_secs_f64() <= end), Ordering::Relaxed);
         }
         self.first_token_count.fetch_add(1, Ordering::Relaxed);
-        let us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
-        self.first_token_us.fetch_add(us, Ordering::Relaxed);
+        self.first_token_us.fetch_add(after.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// `gauges` are the current values: name, help, value.

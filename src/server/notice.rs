@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::context::Ends;
 use super::{Call, Refusal, Result};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
@@ -223,7 +224,7 @@ impl Reporter {
 pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
-    cancel: Cancel,
+    _ends: Ends,
     /// The number of answers.
     pub wanted: usize,
 }
@@ -233,7 +234,7 @@ impl Listener {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
+        (reporter, Listener { from, unread, _ends: Ends(cancel.clone()), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
@@ -245,12 +246,6 @@ impl Listener {
     /// A notice that has arrived.
     pub(super) fn ready(&mut self) -> Option<Notice> {
         self.next().now_or_never().flatten()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.cancel.cancel();
     }
 }
 

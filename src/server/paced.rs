@@ -47,10 +47,7 @@ fn unreadable(written: &[u8]) -> Option<Refusal> {
         return None;
     }
     match head.get(9..12)? {
-        "400" => {
-            let message = "this is no HTTP request: its first line or a header cannot be read";
-            Some(Refusal::new(400, "invalid_http", message))
-        }
+        "400" => Some(Refusal::new(400, "invalid_http", "no HTTP request: its first line or a header cannot be read")),
         "414" => Some(Refusal::new(414, "url_too_long", "the path is too long; put what is long into the body")),
         "431" => Some(head_too_large()),
         _ => None,
@@ -77,11 +74,8 @@ impl AsyncWrite for Paced {
             Some(refusal) => {
                 let whole = refusal.whole();
                 // This write ends the connection: the socket takes so few bytes at once, or the client is not reading.
-                Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| match written {
-                    Ok(n) if n == whole.len() => Ok(from.len()),
-                    Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-                    Err(e) => Err(e),
-                })
+                let all = |n| if n == whole.len() { Ok(from.len()) } else { Err(io::ErrorKind::WriteZero.into()) };
+                Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| written.and_then(all))
             }
         };
         self.paced(context, polled)

@@ -167,10 +167,9 @@ pub(super) fn response_format(fields: &mut Fields) -> Result<Format> {
 }
 
 fn other_formats(fields: &mut Fields) -> Result<Format> {
+    let why = "is not supported: send a JSON schema, a regular expression or a choice";
     for name in ["grammar", "guided_grammar", "ebnf"] {
-        fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
-            v == ""
-        })?;
+        fields.refuse_because(name, why, |v| v == "")?;
     }
     let flat = one_format(fields, &["guided_json", "json_schema"], &["guided_regex", "regex"], "guided_choice")?;
     let mut inner = fields.object("structured_outputs")?.unwrap_or_default();

@@ -150,8 +150,9 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 /// Whether a name matches an alias, in which `*` matches any text.
 fn matches(alias: &str, name: &str) -> bool {
     let options = MatchOptions { case_sensitive: false, ..MatchOptions::default() };
-    let literal = alias.split('*').map(Pattern::escape).collect::<Vec<_>>();
-    Pattern::new(&literal.join("*")).is_ok_and(|pattern| pattern.matches_with(name, options))
+    let join = |all: String, part: String| format!("{}*{part}", all.trim_end_matches('*'));
+    let literal = alias.split('*').map(Pattern::escape).reduce(join).unwrap_or_default();
+    Pattern::new(&literal).is_ok_and(|pattern| pattern.matches_with(name, options))
 }
 
 /// An id in a path, with percent-encoding resolved.
@@ -204,9 +205,15 @@ mod tests {
 
     #[test]
     fn an_alias_may_hold_stars() {
-        for (alias, name) in
-            [("*", "x"), ("*", ""), ("gpt-*", "GPT-4o-mini"), ("*-mini", "o4-mini"), ("a*b*c", "aXbYc")]
-        {
+        for (alias, name) in [
+            ("*", "x"),
+            ("*", ""),
+            ("gpt-*", "GPT-4o-mini"),
+            ("*-mini", "o4-mini"),
+            ("a*b*c", "aXbYc"),
+            ("a**b***", "aXb"),
+            ("**", "x"),
+        ] {
             assert!(matches(alias, name), "{alias} {name}");
         }
         for (alias, name) in [("gpt-4o", "gpt-4o-mini"), ("gpt-*", "xgpt-4"), ("*-mini", "o4-mini-2"), ("a*b", "ac")] {

@@ -77,10 +77,8 @@ impl<F: Form> Events<F> {
     async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Events<F>)> {
         let mut out = String::new();
         while out.is_empty() && !self.ended {
-            let mut notice = self.first.take();
-            if notice.is_none() {
-                notice = self.listener.next().await;
-            }
+            let first = self.first.take();
+            let notice = if first.is_some() { first } else { self.listener.next().await };
             self.write(notice, &mut out);
             while !self.ended
                 && out.len() < FRAME_BYTES

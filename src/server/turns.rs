@@ -1,24 +1,30 @@
 //! Turns of a conversation, and how messages of any API are read into them: roles, texts, documents, calls of functions
 //! and their results.
 
+use std::time::{Duration, Instant};
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use super::context::program;
-use super::{Fields, Refusal, Result, kind, leave_out};
+use super::context;
+use super::{Fields, Refusal, Result, kind, leave_out, locked};
 use crate::config::settings::LoadConfig;
-use crate::core::counted;
-use crate::engine::protocol::Cancel;
+use crate::core::{counted, plain_words};
 use crate::runtime::render::safe_name;
 use crate::text::sources::{self, Remark, SourceError, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, decode};
 
 const PDF: &str = "application/pdf";
+/// Seconds and text for all PDFs of a request.
+const PDFS_S: u64 = 120;
+const PDFS_MIB: u64 = 32;
+/// Those that are read at a time, in all requests.
+static READERS: Semaphore = Semaphore::const_new(2);
 /// The name of a document without one.
 const UNNAMED: &str = "document.txt";
-const BILLING: &str = "x-anthropic-billing-header:";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -41,10 +47,7 @@ impl Call {
     }
 
     pub(super) fn text(&self) -> String {
-        match (self.written.is_empty(), self.is_cut()) {
-            (true, false) => self.arguments.to_string(),
-            (false, _) | (true, true) => self.written.clone(),
-        }
+        if self.written.is_empty() && !self.is_cut() { self.arguments.to_string() } else { self.written.clone() }
     }
 
     /// The call broke off before its arguments were complete.
@@ -92,7 +95,8 @@ impl Turn {
 }
 
 pub(super) fn without_billing(text: &str) -> String {
-    let is_billing = |line: &&str| line.get(..BILLING.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(BILLING));
+    let billing = "x-anthropic-billing-header:";
+    let is_billing = |line: &&str| line.get(..billing.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(billing));
     text.split_inclusive('\n').filter(|line| !is_billing(line)).collect()
 }
 
@@ -178,8 +182,10 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
     }
     let Some(turn) = turns.last_mut() else { return Ok(()) };
     match (of.as_str(), role) {
-        // A billing line is a part of its own, without a line end.
-        ("text", ChatRole::System) => turn.text.push_str(&without_billing(&fields.need_text("text")?)),
+        // A billing line of the Messages API is a part of its own, without a line end.
+        ("text", ChatRole::System) if fields.name("text").starts_with("system[") => {
+            turn.text.push_str(&without_billing(&fields.need_text("text")?))
+        }
         ("text" | "input_text" | "output_text", _) => turn.text.push_str(&fields.need_text("text")?),
         ("refusal", ChatRole::Assistant) => turn.text.push_str(&fields.need_text("refusal")?),
         ("thinking", ChatRole::Assistant) => {
@@ -225,10 +231,8 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
 }
 
 fn file_id(fields: &mut Fields) -> Result<String> {
-    match fields.text("file_id")? {
-        Some(id) => Ok(id),
-        None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
-    }
+    let what = "is missing: documents are named by the ids of GET /v1/files";
+    fields.text("file_id")?.ok_or_else(|| fields.wrong("file_id", what))
 }
 
 /// A file of OpenAI's APIs: a document of the library, or a data URL.
@@ -292,27 +296,45 @@ fn sent(name: &str, media: &str, data: &str, field: &str) -> Result<String> {
     let wrong = |what: String| Refusal::field(field, format!("{field}: {name} {what}"));
     let bytes = STANDARD.decode(data.replace(char::is_whitespace, "")).ok();
     if media == PDF {
-        return pdf(name, &bytes.ok_or_else(|| wrong("is not base64".into()))?).map_err(wrong);
+        return pdf(name, &bytes.ok_or_else(|| wrong("is not base64".into()))?, wrong);
     }
     let decoded = bytes.and_then(|bytes| decode(bytes, false).ok());
     decoded.map(|decoded| decoded.text).ok_or_else(|| wrong("is not text in base64".into()))
 }
 
-/// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. The error is a phrase.
-fn pdf(name: &str, bytes: &[u8]) -> Result<String, String> {
-    let folder = tempfile::tempdir().map_err(|e| format!("cannot be read: {e}"))?;
-    let file = folder.path().join("document.pdf");
-    std::fs::write(&file, bytes).map_err(|e| format!("cannot be read: {e}"))?;
-    let options = SourceOptions { reader: program(), ..SourceOptions::new(&LoadConfig::default()) };
-    let read = sources::gather(&[file.display().to_string()], &options, &Cancel::default());
-    let document = read.map(|mut read| read.documents.pop()).map_err(|e| match e {
-        SourceError::NoTextLayer { pages, .. } => {
-            format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page"))
+/// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. `wrong` refuses its content.
+fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<String> {
+    let context = context::current();
+    let mut left = locked(&context.pdfs);
+    let (end, room) = left.get_or_insert_with(|| (Instant::now() + Duration::from_secs(PDFS_S), PDFS_MIB << 20));
+    let time = || end.saturating_duration_since(Instant::now());
+    let beyond = || wrong(format!("is too much: a request's PDFs may take {PDFS_S} s and have {PDFS_MIB} MiB of text"));
+    let fault = |why: String| Refusal::internal(format!("{name} cannot be read here: {why}"));
+    let _turn = loop {
+        match READERS.try_acquire() {
+            _ if time().is_zero() || context.ended.is_cancelled() => return Err(beyond()),
+            Ok(turn) => break turn,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
-        SourceError::Document { reason, .. } => format!("cannot be read: {reason}"),
-        other => format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name)),
-    })?;
-    let document = document.ok_or("is empty")?;
+    };
+    let folder = tempfile::tempdir().map_err(|e| fault(plain_words(&e)))?;
+    let file = folder.path().join("document.pdf");
+    std::fs::write(&file, bytes).map_err(|e| fault(plain_words(&e)))?;
+    let (reader, all) = (context.program.clone(), SourceOptions::new(&LoadConfig::default()));
+    let options = SourceOptions { reader, max_file_bytes: *room, convert_time: time(), ..all };
+    let read = sources::gather(&[file.display().to_string()], &options, &context.ended).map_err(|e| match e {
+        SourceError::NoTextLayer { pages, .. } => {
+            wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
+        }
+        SourceError::Io { reason, .. } => fault(reason),
+        SourceError::Document { reason, .. } if reason.starts_with("the reader did not start") => fault(reason),
+        SourceError::TooLarge { .. } => beyond(),
+        SourceError::Document { reason, .. } if time().is_zero() || reason.ends_with("max_file_mib") => beyond(),
+        SourceError::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
+        other => wrong(format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name))),
+    });
+    let document = read?.documents.pop().ok_or_else(|| wrong("is empty".into()))?;
+    *room = room.saturating_sub(document.text.len() as u64);
     if let Some(Remark::Missing(what)) = document.note {
         tracing::warn!("{name:?}, sent as a PDF: {what}");
     }

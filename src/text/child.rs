@@ -14,6 +14,8 @@ use crate::engine::protocol::Cancel;
 const TICK: Duration = Duration::from_millis(5);
 /// End of standard error that is examined.
 const COMPLAINT_BYTES: u64 = 64 << 10;
+/// A program that complains more than this is ended.
+const STDERR_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -59,11 +61,20 @@ pub(super) fn confined(program: &[OsString]) -> Result<Command, Failed> {
     Ok(command)
 }
 
+/// A file without a name, in memory: what a child reads and writes may be private.
+#[cfg(target_os = "linux")]
+fn nameless() -> std::io::Result<File> {
+    Ok(rustix::fs::memfd_create("child", rustix::fs::MemfdFlags::CLOEXEC)?.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+use tempfile::tempfile as nameless;
+
 /// The output of a program that succeeds. It runs without a shell, in a process group of its own.
 pub fn run(mut command: Command, input: &[u8], limits: Limits, cancel: &Cancel) -> Result<Vec<u8>, Failed> {
     let mut prepare = || -> std::io::Result<(File, File)> {
         // Files without names: a program may ignore its input, and a daemon may hold the output open.
-        let (mut stdin, stdout, stderr) = (tempfile::tempfile()?, tempfile::tempfile()?, tempfile::tempfile()?);
+        let (mut stdin, stdout, stderr) = (nameless()?, nameless()?, nameless()?);
         stdin.write_all(input)?;
         stdin.rewind()?;
         command.stdin(if input.is_empty() { Stdio::null() } else { stdin.into() });
@@ -72,15 +83,17 @@ pub fn run(mut command: Command, input: &[u8], limits: Limits, cancel: &Cancel) 
     };
     let (stdout, stderr) = prepare().map_err(Failed::Start)?;
     let status = ended(command, [&stdout, &stderr], limits, cancel)?;
-    let read = |mut file: &File, from: SeekFrom| {
+    // A daemon may still write.
+    let read = |mut file: &File, from: u64, most: u64| {
         let mut bytes = Vec::new();
-        file.seek(from).and_then(|_| file.read_to_end(&mut bytes)).map_err(Failed::Start).map(|_| bytes)
+        let read = file.seek(SeekFrom::Start(from)).and_then(|_| file.take(most).read_to_end(&mut bytes));
+        read.map_err(Failed::Start).map(|_| bytes)
     };
     if status.success() {
-        return read(&stdout, SeekFrom::Start(0));
+        return read(&stdout, 0, limits.output_bytes);
     }
     let written = stderr.metadata().map_or(0, |meta| meta.len());
-    let complaint = read(&stderr, SeekFrom::Start(written.saturating_sub(COMPLAINT_BYTES)))?;
+    let complaint = read(&stderr, written.saturating_sub(COMPLAINT_BYTES), COMPLAINT_BYTES)?;
     let complaint = String::from_utf8_lossy(&complaint);
     let last = complaint.lines().map(str::trim).rfind(|line| !line.is_empty());
     let why = last.map_or_else(|| format!("it ended with {status}"), |line| line.chars().take(200).collect());
@@ -91,7 +104,8 @@ pub fn run(mut command: Command, input: &[u8], limits: Limits, cancel: &Cancel) 
 fn ended(mut command: Command, written: [&File; 2], limits: Limits, cancel: &Cancel) -> Result<ExitStatus, Failed> {
     let mut child = command.spawn().map_err(Failed::Start)?;
     let deadline = Instant::now() + limits.time;
-    let is_long = || written.iter().any(|file| file.metadata().is_ok_and(|meta| meta.len() > limits.output_bytes));
+    let most = [limits.output_bytes, STDERR_BYTES];
+    let is_long = || written.iter().zip(most).any(|(file, most)| file.metadata().is_ok_and(|meta| meta.len() > most));
     let ended = loop {
         match child.try_wait() {
             _ if is_long() => break Err(Failed::TooLong),
@@ -140,6 +154,9 @@ mod tests {
         assert!(matches!(shell("sleep 30 & sleep 30", short), Err(Failed::TimedOut)));
         let small = Limits { output_bytes: 1000, ..ROOMY };
         assert!(matches!(shell("while :; do echo longer and longer; done", small), Err(Failed::TooLong)));
+        let noisy = "for i in 1 2 3 4 5 6 7 8 9; do head -c 99999 /dev/zero >&2; sleep 0.02; done; echo why >&2";
+        assert_eq!(shell(&format!("{noisy}; echo text"), small).unwrap(), b"text\n");
+        assert!(matches!(shell(&format!("{noisy}; exit 3"), small), Err(Failed::Refused(_))));
         let cancel = Cancel::default();
         cancel.cancel();
         let mut command = Command::new("sleep");

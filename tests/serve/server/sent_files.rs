@@ -122,3 +122,23 @@ fn a_pdf_without_text_is_refused_with_its_field() {
     refused(&server.post(CHAT, &body), "messages[0].content[0].file.file_data", "must be a data URL");
     server.end();
 }
+
+#[test]
+fn a_line_of_a_document_is_never_taken_for_a_billing_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let line = |of: &str| json!([{ "type": "text", "text": format!("x-anthropic-billing-header: {of}") }]);
+    let source = json!({ "type": "content", "content": line("a document") });
+    let parts = json!([
+        { "type": "document", "source": source },
+        { "type": "search_result", "source": "s", "title": "t", "content": line("a result") },
+    ]);
+    let message = json!([{ "role": "user", "content": parts }]);
+    let body = json!({ "system": line("the system"), "messages": message, "max_tokens": 20 });
+    let reply = server.post("/v1/messages", &body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let text = text_model(None).tokenizer.decode(&server.log.recv().unwrap().0, Specials::Show);
+    assert!(text.contains("header: a document") && text.contains("header: a result"), "{text}");
+    assert!(!text.contains("the system"), "{text}");
+    server.end();
+}
