@@ -78,6 +78,10 @@ fn asking_key(app: &mut App, key: Key) {
         }
         return;
     }
+    let leaves = matches!(question.asker, Asker::Runtime(_)) && app.config.keys.action(key) == Some(Action::Session);
+    if app.overlay.is_none() && leaves {
+        return place_key(app, key);
+    }
     let pressed = match key.code {
         Code::Char(c) if !key.ctrl && !key.alt => c,
         Code::Enter => '\n',

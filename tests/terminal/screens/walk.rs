@@ -222,6 +222,10 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         // The name belongs to the session that F2 was pressed on, whatever the wheel does.
         s.press("end f2").event(Event::Wheel(-1)).event(Event::Paste("a boox\nmore".into()));
         s.press("backspace").type_text("k");
+        // A name that is taken stays in place to be changed.
+        s.press("ctrl-u").type_text("contract").press("enter");
+        assert!(s.screen().contains("There is a session") && s.sent().is_empty(), "{}", s.screen());
+        s.press("ctrl-u").type_text("a book");
         assert!(s.screen().contains(" new name: a book"), "{}", s.screen());
         s.press("enter");
         let rename = Request::RenameOther { session: "日本語の本".into(), name: "a book".into() };
@@ -243,6 +247,8 @@ fn a_question_that_is_left_without_an_answer_is_named() {
     s.type_text("/resume mail").press("enter");
     let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
     s.notify(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices });
+    s.press("alt-2");
+    assert!(s.screen().contains("Answer the question first, then go to another session"), "{}", s.screen());
     s.type_text("hello").press("esc esc ctrl-u").type_text("/new").press("enter");
     s.notify(Notice::Session(opened(3)));
     let screen = s.screen();
