@@ -14,7 +14,7 @@ use super::{Fields, Refusal, Result, kind, leave_out, locked};
 use crate::config::settings::LoadConfig;
 use crate::core::{counted, plain_words};
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, Remark, SourceError, SourceOptions};
+use crate::text::sources::{self, Cause, Remark, SourceError, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, decode};
 
 const PDF: &str = "application/pdf";
@@ -327,9 +327,9 @@ fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<St
             wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
         }
         SourceError::Io { reason, .. } => fault(reason),
-        SourceError::Document { reason, .. } if reason.starts_with("the reader did not start") => fault(reason),
-        SourceError::TooLarge { .. } => beyond(),
-        SourceError::Document { reason, .. } if time().is_zero() || reason.ends_with("max_file_mib") => beyond(),
+        SourceError::Document { reason, cause: Cause::Start, .. } => fault(reason),
+        SourceError::TooLarge { .. } | SourceError::Document { cause: Cause::Size, .. } => beyond(),
+        SourceError::Document { .. } if time().is_zero() => beyond(),
         SourceError::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
         other => wrong(format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name))),
     });

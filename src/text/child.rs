@@ -14,7 +14,6 @@ use crate::engine::protocol::Cancel;
 const TICK: Duration = Duration::from_millis(5);
 /// End of standard error that is examined.
 const COMPLAINT_BYTES: u64 = 64 << 10;
-/// A program that complains more than this is ended.
 const STDERR_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +82,6 @@ pub fn run(mut command: Command, input: &[u8], limits: Limits, cancel: &Cancel) 
     };
     let (stdout, stderr) = prepare().map_err(Failed::Start)?;
     let status = ended(command, [&stdout, &stderr], limits, cancel)?;
-    // A daemon may still write.
     let read = |mut file: &File, from: u64, most: u64| {
         let mut bytes = Vec::new();
         let read = file.seek(SeekFrom::Start(from)).and_then(|_| file.take(most).read_to_end(&mut bytes));

@@ -151,10 +151,8 @@ pub fn below_home(path: String, home: Option<&Path>) -> String {
 /// as terminals insert dropped files.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
     // A shell's comment is text.
-    if text.split_whitespace().any(|word| word.starts_with('#')) {
-        return None;
-    }
-    let paths: Vec<String> = shlex::split(text)?.into_iter().map(pasted_path).collect::<Option<_>>()?;
+    let words = shlex::split(text).filter(|_| !text.split_whitespace().any(|word| word.starts_with('#')))?;
+    let paths: Vec<String> = words.into_iter().map(pasted_path).collect::<Option<_>>()?;
     (1..=PASTED).contains(&paths.len()).then_some(paths)
 }
 

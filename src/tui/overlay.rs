@@ -147,7 +147,6 @@ impl Overlay {
     pub fn step(&mut self, by: isize) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
-            // A name is typed for the selected row.
             Overlay::List(view) if view.is_renaming() => {}
             Overlay::List(view) => view.list.step(by),
             Overlay::Map(view) => view.scroll(by),

@@ -3,6 +3,14 @@
 use crate::core::counted;
 use crate::text::NotText;
 
+/// Why a reader gave no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Content,
+    Start,
+    Size,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
@@ -21,7 +29,7 @@ pub enum SourceError {
     #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
     Converter { name: String, command: String, reason: String },
     #[error("{name}: {reason}. Nothing was loaded.{}", another_reader(.extension))]
-    Document { name: String, reason: String, extension: String },
+    Document { name: String, reason: String, extension: String, cause: Cause },
     #[error("{name}: {}, no text layer (probably scanned). Nothing was loaded.", counted(*.pages as u64, "page"))]
     NoTextLayer { name: String, pages: usize },
     #[error("{name} has {}, none of {first}-{last}. Nothing was loaded.", counted(*.pages as u64, "page"))]

@@ -145,7 +145,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         }
         command.arg(word);
     }
-    let text = run(Ok(command), program, options, cancel, failed)?;
+    let text = run(Ok(command), program, options, cancel, |why, _| failed(why))?;
     if text.trim_ascii().is_empty() { Err(failed("it gave no text".to_owned())) } else { Ok(text) }
 }
 

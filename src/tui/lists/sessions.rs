@@ -127,11 +127,6 @@ fn change(app: &mut App, request: Request, then: String) -> bool {
     may
 }
 
-fn refused(app: &mut App, why: String) -> bool {
-    hint(app, why, LONG_HINT_MS);
-    true
-}
-
 /// Keys of the list of sessions; false for all others.
 pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
     let Some(view) = opened(app) else { return false };
@@ -143,7 +138,8 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
             Code::Enter => {
                 let (session, name) = (renamed.clone(), name.trim().to_owned());
                 if name != session && app.sessions.iter().any(|row| row.name == name) {
-                    return refused(app, format!("There is a session \"{name}\" already."));
+                    hint(app, format!("There is a session \"{name}\" already."), LONG_HINT_MS);
+                    return true;
                 }
                 if name.is_empty() || change(app, Request::RenameOther { session, name: name.clone() }, name) {
                     opened(app).into_iter().for_each(|view| view.picked.rename = None);
