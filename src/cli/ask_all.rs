@@ -33,7 +33,7 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     }
     // Nothing was ever kept there, and none is made to say so.
     if !context.dirs.data.exists() {
-        return Err(Failure::new(Exit::Failure, no_document(args.library.as_deref(), Attendance::Absent)));
+        return Err(Failure::of_chat(Exit::Failure, &no_document(args.library.as_deref(), Attendance::Absent)));
     }
     let request = Request::AskAll { question: args.question.clone(), library: args.library.clone(), read: args.read };
     let (mut progress, mut answers) = (ProgressLine::new(context.shows_progress()), None);

@@ -20,7 +20,7 @@ pub enum Opened {
 }
 
 pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
-    let no_device = |reason: String| Failure::new(Exit::NoDevice, reason);
+    let no_device = |reason: String| Failure::of_chat(Exit::NoDevice, &reason);
     #[cfg(feature = "emulated")]
     if let Some(library) = &tuning.emulator {
         let opened = Cuda::emulated(library, options(config, tuning, guards));

@@ -79,7 +79,7 @@ pub fn remote(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
 /// The key of the file, else of the variable. A key without an explicit setting is not sent over an open connection.
 fn key(context: &Context, open: bool) -> Result<Option<Key>, Failure> {
     let engine = &context.config().engine;
-    let bad = |what: String, why: &str| Failure::new(Exit::Usage, format!("The key in {what} cannot be used: {why}"));
+    let bad = |what: String, why: &str| Failure::new(Exit::Usage, format!("the key in {what} cannot be used: {why}"));
     if !engine.key_file.is_empty() {
         let file = Path::new(&engine.key_file);
         return Key::read(file).map(Some).map_err(|why| bad(format!("engine.key_file {}", file.display()), &why));

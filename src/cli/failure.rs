@@ -1,4 +1,7 @@
 //! How a command fails: errors with an exit code for scripts and a hint for people.
+//!
+//! A message follows `sala-chat: ` and begins with a small letter, unless its first word is a name as it is written
+//! elsewhere. A hint is a sentence of its own. The chat has sentences: [`Failure::of_chat`] makes messages of them.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,6 +13,9 @@ use crate::core::plain_words;
 use crate::model::ModelError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
+
+/// First words of the chat's sentences that are no names.
+const FIRST_WORDS: [&str; 9] = ["A ", "More ", "No ", "Not ", "Nothing ", "Saved ", "The ", "There ", "Web "];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -23,6 +29,12 @@ pub struct Failure {
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
         Failure { exit, message: plain_words(&message.into()), hint: None }
+    }
+
+    pub fn of_chat(exit: Exit, sentence: &str) -> Failure {
+        let is_ordinary = FIRST_WORDS.iter().any(|word| sentence.starts_with(word));
+        let (first, rest) = sentence.split_at(usize::from(is_ordinary));
+        Failure::new(exit, first.to_lowercase() + rest)
     }
 
     pub fn usage(message: impl Into<String>) -> Failure {
@@ -128,13 +140,17 @@ impl From<ConfigError> for Failure {
 
 impl From<SourceError> for Failure {
     fn from(e: SourceError) -> Failure {
-        let exit = match e {
-            SourceError::Cancelled => Exit::Stopped,
-            SourceError::Blank => Exit::Usage,
-            SourceError::NotFound { .. } | SourceError::NoMatch(_) | SourceError::WebAddress => Exit::NoInput,
-            _ => Exit::Failure,
-        };
-        Failure::new(exit, e.to_string())
+        let text = e.to_string();
+        match e {
+            SourceError::Cancelled => Failure::new(Exit::Stopped, text),
+            SourceError::Blank => Failure::of_chat(Exit::Usage, &text),
+            SourceError::NotFound { .. } | SourceError::NoMatch(_) | SourceError::WebAddress => {
+                Failure::of_chat(Exit::NoInput, &text)
+            }
+            SourceError::TotalTooLarge { .. } | SourceError::TooMany { .. } => Failure::of_chat(Exit::Failure, &text),
+            // Others begin with the name of a document.
+            _ => Failure::new(Exit::Failure, text),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Context, Exit, Failure, notices, open};
 use crate::core::{bytes, counted, grouped};
 use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
 use crate::store::{DocumentRecord, Store};
-use crate::text::near::meant;
+use crate::text::near::no_document;
 use crate::tui::cells::fit;
 
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
@@ -19,9 +19,9 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
             // All of them or none.
             let there = store.documents()?;
             if let Some(name) = names.iter().find(|name| there.iter().all(|d| d.document.name != **name)) {
-                let near = meant(name, there.iter().map(|d| d.document.name.as_str()));
-                let failure = Failure::new(Exit::Failure, format!("no document {name} in the library.{near}"));
-                return Err(failure.hint("sala-chat library ls lists them"));
+                let names = there.iter().map(|d| d.document.name.as_str());
+                let sentence = no_document(name, "the library", names, "sala-chat library ls");
+                return Err(Failure::of_chat(Exit::Failure, &sentence));
             }
             let used = there.iter().any(|d| d.in_use && names.contains(&d.document.name));
             remove(context, &store, names.iter().map(String::as_str), "document", used)

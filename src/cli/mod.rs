@@ -225,8 +225,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
 fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
     let unknown = |e: String| match loaded.origins.get("sampling.preset") {
         // What was typed just now is known.
-        None | Some(Origin::CommandLine) => Failure::new(Exit::Usage, e),
-        Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {e}")),
+        None | Some(Origin::CommandLine) => Failure::of_chat(Exit::Usage, &e),
+        Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {}", Failure::of_chat(Exit::Usage, &e))),
     };
     let preset = crate::runtime::presets::find(Some(presets), &loaded.config.sampling.preset).map_err(unknown)?;
     Ok(loaded.take_preset(&preset)?)

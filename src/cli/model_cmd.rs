@@ -143,7 +143,7 @@ fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), F
     let format = config.and_then(|config| Format::declared(&config, quant_config.as_ref()));
     if let Some(format) = &format {
         if let Some(what) = format.refusal() {
-            return Err(Failure::new(Exit::NoModel, format!("This is {what}. Nothing was downloaded")));
+            return Err(Failure::new(Exit::NoModel, format!("nothing was downloaded: this is {what}")));
         }
         context.note(&format!("This is {}.", format.described()));
     }
@@ -199,7 +199,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
             config.repo,
         );
         if !confirmed(&question)? {
-            return Err(Failure::new(Exit::Failure, "Nothing was downloaded."));
+            return Err(Failure::new(Exit::Failure, "nothing was downloaded"));
         }
     }
     let shows = context.shows_progress();

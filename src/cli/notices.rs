@@ -49,7 +49,7 @@ pub(super) fn attend(
         let last = matches!(notice, Notice::Bye { .. });
         match &notice {
             // A write error is the cause, the runtime's end its consequence.
-            Notice::Fatal { error, exit } => drop(failed.get_or_insert_with(|| Failure::new(*exit, error.as_str()))),
+            Notice::Fatal { error, exit } => drop(failed.get_or_insert_with(|| Failure::of_chat(*exit, error))),
             Notice::Bye { unsaved: why, .. } => unsaved.clone_from(why),
             _ => {}
         }
@@ -133,12 +133,21 @@ pub(super) fn remark(notice: &Notice) -> Option<(Level, String)> {
     }
 }
 
+/// A note of the conversation with the mark that line mode gives it.
+fn marked(level: Level, text: &str) -> String {
+    match level {
+        Level::Info => text.to_owned(),
+        Level::Warn => format!("Note: {text}"),
+        Level::Error => format!("Error: {text}"),
+    }
+}
+
 /// Prints a remark on standard error: information for people, warnings unless `--quiet`.
 pub(super) fn print_remark(context: &Context, level: Level, text: &str) {
     match level {
         Level::Info => context.note(text),
         Level::Warn | Level::Error if context.quiet => {}
-        Level::Warn | Level::Error => out::err_line(&Clean::text(&format!("sala-chat: {text}"))),
+        Level::Warn | Level::Error => out::err_line(&Clean::text(&marked(level, text))),
     }
 }
 
@@ -197,15 +206,8 @@ pub(super) fn lines(notice: &Notice) -> Vec<String> {
             }
             lines
         }
-        Notice::Note(level, text) => {
-            let mark = match level {
-                Level::Info => "",
-                Level::Warn => "Note: ",
-                Level::Error => "Error: ",
-            };
-            vec![format!("{mark}{}", sanitize(text))]
-        }
-        Notice::Damage(text) => vec![format!("Note: {}", sanitize(text))],
+        Notice::Note(level, text) => vec![marked(*level, &sanitize(text))],
+        Notice::Damage(text) => vec![marked(Level::Warn, &sanitize(text))],
         Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
             let title = format!("{}:", sanitize_line(title));
             let text = page::lines(&sanitize(text));
@@ -236,7 +238,8 @@ pub(super) fn lines(notice: &Notice) -> Vec<String> {
                     0 => counted(r.messages, "message"),
                     _ => format!("{} messages", r.counted()),
                 };
-                format!("{name}: {title} ({messages}, {})", counted(r.tokens, "token"))
+                let tokens = if r.tokens == 0 { "not read yet".to_owned() } else { counted(r.tokens, "token") };
+                format!("{name}: {title} ({messages}, {tokens})")
             };
             rows.iter().take(50).map(row).chain(["/resume NAME opens one.".to_owned()]).collect()
         }

@@ -25,7 +25,7 @@ use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup,
 use crate::store::{LAST, Scratch};
 use crate::text::TextModel;
 use crate::text::sources::SourceOptions;
-pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, near};
+pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, no_session};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
 };

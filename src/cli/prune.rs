@@ -22,7 +22,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len() as u64;
         let question = format!("Delete {} in the trash for good?", counted(trashed, "session"));
         if trashed > 0 && !confirmed(&question)? {
-            return Err(Failure::new(Exit::Failure, "Nothing was removed."));
+            return Err(Failure::new(Exit::Failure, "nothing was removed"));
         }
     }
     let mut total = Freed::default();

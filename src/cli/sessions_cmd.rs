@@ -30,10 +30,7 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
             let failure = Failure::new(Exit::Failure, format!("\"{name}\" is in the trash"));
             Err(failure.hint(format!("Back with: sala-chat -r {}", shell_word(name))))
         }
-        Err(e @ StoreError::NoSession { .. }) => {
-            let near = open::near(store, name)?;
-            Err(Failure::new(Exit::Failure, format!("{e}.{near}").trim_end_matches('.')))
-        }
+        Err(StoreError::NoSession { .. }) => Err(open::no_session(store, name)),
         found => Ok(found?),
     }
 }
@@ -51,10 +48,13 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().zip(&names).map(|(r, name)| {
-        let (messages, tokens) = (r.counted(), grouped(r.tokens));
+        let pin = if r.pinned { "(pinned) " } else { "" };
+        // No model has read an imported session.
+        let tokens = if r.tokens == 0 { "-".to_owned() } else { grouped(r.tokens) };
         let size = r.bytes.map_or(String::new(), bytes);
+        let messages = r.counted();
         let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(name, columns, Clean::line(&r.title).as_str())
+        line(name, columns, &format!("{pin}{}", Clean::line(&r.title)))
     }));
     lines
 }
@@ -163,7 +163,7 @@ fn all_undone(name: &str, kept: u64) -> String {
 
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::new(Exit::Usage, "Not a terminal; add --yes to confirm."));
+        return Err(Failure::new(Exit::Usage, "not a terminal; add --yes to confirm"));
     }
     out::err_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
@@ -180,7 +180,7 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
     if !yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
-        return Err(Failure::new(Exit::Failure, "Nothing was moved to the trash."));
+        return Err(Failure::new(Exit::Failure, "nothing was moved to the trash"));
     }
     for record in &records {
         // Held during the deletion, so that no other process writes the session.

@@ -114,7 +114,7 @@ fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
     // Also on a machine that has one.
     let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
-    assert!(err(&output).contains("No usable NVIDIA GPU"), "{}", err(&output));
+    assert!(err(&output).contains("no usable NVIDIA GPU"), "{}", err(&output));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_empty_question_or_file_name_fails_at_once() {
     for arguments in [&["-p", "hi", "-f", ""][..], &["-p", "hi", "-f", " "], &["", "--plain"]] {
         let output = home.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
-        assert!(err(&output).contains("A file name is empty"), "{}", err(&output));
+        assert!(err(&output).contains("a file name is empty"), "{}", err(&output));
     }
     let nothing = home.run(&["-p", "hi", "-f", "-"]);
     assert_eq!(nothing.status.code(), Some(2));
@@ -143,7 +143,7 @@ fn an_empty_question_or_file_name_fails_at_once() {
 fn asking_a_library_that_is_not_there_makes_none() {
     let home = Home::new();
     let output = home.run(&["--demo", "--device", "cpu", "ask-all", "What is due in May?"]);
-    let expected = "sala-chat: There is no document in the library. sala-chat library add FILE puts one there.\n";
+    let expected = "sala-chat: there is no document in the library. sala-chat library add FILE puts one there.\n";
     assert_eq!((output.status.code(), err(&output)), (Some(1), expected));
     assert!(!home.path("data").exists());
 }
@@ -186,7 +186,7 @@ fn a_missing_path_is_reported_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");
     let output = home.run(&["-p", "hi", "-f", "war.txt"]);
-    assert_eq!(err(&output).trim(), "sala-chat: No such file: war.txt. Similar: ./books/war.txt");
+    assert_eq!(err(&output).trim(), "sala-chat: no such file: war.txt. Similar: ./books/war.txt");
     assert_eq!(output.status.code(), Some(66));
     for missing in [["-p", "hi", "-f", "none.txt"], ["-p", "hi", "-f", "*.none"], ["library", "add", "none.txt", "x"]] {
         let output = home.run(&missing);

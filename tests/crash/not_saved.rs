@@ -145,7 +145,7 @@ fn state_without_disk_space_is_reported_as_not_saved() {
     output.env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").stdout(both.try_clone().unwrap()).stderr(both);
     assert!(output.status().unwrap().success());
     let shown = std::fs::read_to_string(home.path().join("both")).unwrap();
-    assert!(shown.lines().any(|line| line.starts_with("sala-chat: Text is saved, state is not: ")), "{shown}");
+    assert!(shown.lines().any(|line| line.starts_with("Note: Text is saved, state is not: ")), "{shown}");
     std::fs::write(home.path().join("notes.txt"), "The lease ends in May.").unwrap();
     let added = full(&["library", "add", "notes.txt"]);
     let why = String::from_utf8(added.stderr).unwrap();

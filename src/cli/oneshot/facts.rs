@@ -112,16 +112,16 @@ impl Run {
             Finish::Length => {
                 let limit = self.meters.settings.iter().find(|(name, _)| *name == "max_tokens").map(|(_, limit)| limit);
                 let at = limit.map_or(String::new(), |limit| format!(" at {limit} tokens"));
-                Some(format!("the answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
+                Some(format!("The answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
             }
             Finish::Context => {
                 let limit = self.meters.context_limit;
-                Some(format!("the answer was cut off: the context of {limit} tokens is full (--ctx N sets another)"))
+                Some(format!("The answer was cut off: the context of {limit} tokens is full (--ctx N sets another)"))
             }
             Finish::Repeats => {
                 let after = answer.meta.completion_tokens;
                 let why = "it began to repeat itself (sampling.stop_loops)";
-                Some(format!("the answer was cut off after {after} tokens: {why}"))
+                Some(format!("The answer was cut off after {after} tokens: {why}"))
             }
             Finish::Stop | Finish::Stopped | Finish::Failed => None,
         }
@@ -133,7 +133,7 @@ impl Run {
         let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
         let count = self.answers.len();
         equal.then(|| {
-            format!("the {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
+            format!("The {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
         })
     }
 

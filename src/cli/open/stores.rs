@@ -126,18 +126,19 @@ pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
 
 pub(in crate::cli) const LISTED: usize = 100_000;
 
-/// ` Did you mean NAME?` after the name of a session that does not exist.
-pub(in crate::cli) fn near(store: &Store, name: &str) -> Result<String, Failure> {
-    let records = store.sessions(SessionFilter::Live, LISTED)?;
-    Ok(meant(name, records.iter().map(|r| r.name.as_str())))
+/// The failure for a session that does not exist, with the nearest name.
+pub(in crate::cli) fn no_session(store: &Store, name: &str) -> Failure {
+    let records = store.sessions(SessionFilter::Live, LISTED).unwrap_or_default();
+    let near = meant(name, records.iter().map(|r| r.name.as_str()));
+    let message = format!("no session called \"{name}\".{near}");
+    Failure::new(Exit::Failure, message.trim_end_matches('.')).hint("sala-chat ls lists them")
 }
 
 /// Refuses to resume a session that does not exist. Resuming restores one from the trash.
 pub(in crate::cli) fn check_name(store: &Store, name: &str) -> Result<(), Failure> {
     let missing = name != LAST && matches!(store.session_named(name), Err(StoreError::NoSession { .. }));
     if missing && matches!(store.trashed_session(name), Ok(None)) {
-        let near = near(store, name)?;
-        return Err(Failure::new(Exit::Failure, format!("No session {name}.{near} sala-chat ls lists them.")));
+        return Err(no_session(store, name));
     }
     Ok(())
 }

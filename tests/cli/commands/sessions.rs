@@ -239,7 +239,7 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
     let unasked = home.run(&["prune", "--all"]);
     assert_eq!(unasked.status.code(), Some(2));
-    assert_eq!(err(&unasked).trim(), "sala-chat: Not a terminal; add --yes to confirm.");
+    assert_eq!(err(&unasked).trim(), "sala-chat: not a terminal; add --yes to confirm");
     let pruned = home.run(&["prune", "--all", "--yes"]);
     assert_eq!(out(&pruned).trim(), "1 session in the trash deleted for good.");
     assert_eq!(out(&home.run(&["prune"])).trim(), "Nothing to remove.");
@@ -253,13 +253,13 @@ fn what_does_not_exist_is_refused_before_a_chat_begins() {
     for more in [&["--plain"][..], &["-p", "hi"]] {
         let refused = home.run(&[&["--demo", "-r", "lighthose"][..], more].concat());
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-        let expected = "sala-chat: No session lighthose. Did you mean lighthouse? sala-chat ls lists them.";
+        let expected = "sala-chat: no session called \"lighthose\". Did you mean lighthouse? sala-chat ls lists them";
         assert_eq!(err(&refused).trim(), expected);
     }
     let refused = home.run(&["--demo", "--plain", "--follow", "nodir"]);
     assert_eq!(refused.status.code(), Some(66), "{refused:?}");
     let refused = home.run(&["--demo", "-f", "https://example.org/a.html", "-p", "hi"]);
-    assert!(err(&refused).contains("Web addresses are not fetched; save the page"), "{refused:?}");
+    assert!(err(&refused).contains("web addresses are not fetched; save the page"), "{refused:?}");
     let refused = home.run(&["export", "lighthouse", "no/such/x.md"]);
     assert!(err(&refused).contains("the folder no/such does not exist."), "{refused:?}");
     // `-y` is accepted as in the other commands that remove.

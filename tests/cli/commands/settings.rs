@@ -172,7 +172,7 @@ fn an_invalid_preset_is_reported_before_anything_is_loaded() {
     assert_eq!(wrong.status.code(), Some(2));
     assert_eq!(
         err(&wrong),
-        "sala-chat: No preset carefull. Did you mean careful? There are: default, careful, creative, greedy\n"
+        "sala-chat: no preset carefull. Did you mean careful? There are: default, careful, creative, greedy\n"
     );
     home.write(".config/sala-chat/presets/mine.toml", "[sampling]\ntemperature = 9");
     let wrong = home.run(&["-p", "hi", "--preset", "mine"]);
