@@ -18,7 +18,7 @@ use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal};
+use super::signals::{Outside, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{Exit, clipboard, config_cmd, jobs};
@@ -57,7 +57,7 @@ struct Loop {
     terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
     clusters: Clusters,
     input: Input,
-    keys: KeySignals,
+    signals: Receiver<Outside>,
     jobs: Sender<Job>,
     started: Instant,
     last_frame: Option<Instant>,
@@ -80,8 +80,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
     let modes = Modes { alternate_screen: !config.inline, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
-    let (outside_to, outside) = unbounded();
-    let keys = KeySignals::watch()?;
+    let (outside_to, signals) = unbounded();
     watch_signals(outside_to.clone())?;
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
@@ -113,7 +112,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
         terminal,
         clusters: Clusters::default(),
         input,
-        keys,
+        signals,
         jobs,
         started: Instant::now(),
         last_frame: None,
@@ -132,7 +131,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     if code_theme != "auto" {
         this.perform(Effect::CodeTheme(code_theme))?;
     }
-    let end = match this.go(&events, &outside) {
+    let end = match this.go(&events) {
         Ok(end) => end,
         // The terminal cannot be written any more: most likely it is gone.
         Err(_) => this.end_without_terminal(),
@@ -157,8 +156,8 @@ impl Loop {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn go(&mut self, events: &Receiver<Event>, outside: &Receiver<Outside>) -> io::Result<End> {
-        let no_notices = never();
+    fn go(&mut self, events: &Receiver<Event>) -> io::Result<End> {
+        let (signals, no_notices) = (self.signals.clone(), never());
         let mut runtime_open = true;
         loop {
             self.frame()?;
@@ -173,7 +172,7 @@ impl Loop {
                     Ok(notice) => self.event(Event::Notice(notice))?,
                     Err(_) => { runtime_open = false; self.runtime_lost(); }
                 },
-                recv(outside) -> what => if let Ok(what) = what { self.outside(what)?; },
+                recv(signals) -> what => if let Ok(what) = what { self.outside(what)?; },
                 default(timeout) => {}
             }
             // What is already here belongs to the same frame.
@@ -254,7 +253,9 @@ impl Loop {
             Effect::ListThemes => Event::Themes(Themes::of(&self.app.config).list()),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
-                self.keys.forget();
+                // Keys pressed in the editor were for the editor alone.
+                let others = self.signals.try_iter().filter(|s| !matches!(s, Outside::Interrupt | Outside::Suspend));
+                others.collect::<Vec<_>>().into_iter().try_for_each(|signal| self.outside(signal))?;
                 Event::Edited(edited)
             }
             Effect::Suspend => self.outside_terminal(suspend)?.map_or_else(Event::NotSuspended, |()| Event::Resumed),
@@ -304,9 +305,6 @@ impl Loop {
     }
 
     fn outside(&mut self, what: Outside) -> io::Result<()> {
-        if !self.keys.counts(what) {
-            return Ok(());
-        }
         let (exit, seconds, event) = match what {
             Outside::Terminate => (Exit::TERMINATED, 5, Event::Terminate),
             Outside::Hangup => (Exit::HANGUP, 1, Event::Terminate),

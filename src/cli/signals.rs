@@ -31,39 +31,6 @@ pub enum Outside {
     Continue,
 }
 
-/// Signals from keys, which a terminal sends to every program on it. While an editor runs they are meant for the
-/// editor alone. The handler notes them, so signals from before [`KeySignals::forget`] do not count.
-#[derive(Debug, Default)]
-pub(super) struct KeySignals {
-    interrupt: Arc<AtomicBool>,
-    suspend: Arc<AtomicBool>,
-}
-
-impl KeySignals {
-    /// Starts to watch. To be called before [`watch_signals`]: handlers run in that order.
-    pub(super) fn watch() -> io::Result<KeySignals> {
-        let keys = KeySignals::default();
-        for signal in heeded(&[SIGINT, SIGTSTP]) {
-            let came = if signal == SIGINT { &keys.interrupt } else { &keys.suspend };
-            signal_hook::flag::register(signal, Arc::clone(came))?;
-        }
-        Ok(keys)
-    }
-
-    pub(super) fn forget(&self) {
-        self.interrupt.store(false, Ordering::SeqCst);
-        self.suspend.store(false, Ordering::SeqCst);
-    }
-
-    pub(super) fn counts(&self, what: Outside) -> bool {
-        match what {
-            Outside::Interrupt => self.interrupt.swap(false, Ordering::SeqCst),
-            Outside::Suspend => self.suspend.swap(false, Ordering::SeqCst),
-            Outside::Terminate | Outside::Hangup | Outside::Continue => true,
-        }
-    }
-}
-
 /// Without those that the parent had this program ignore: after `nohup` a hang-up ends nothing, after `trap '' INT` an interrupt.
 pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
     let ignored = |signal: i32| action(signal, None).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN);
