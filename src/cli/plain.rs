@@ -1,7 +1,7 @@
 //! Line mode (`--plain`, `TERM=dumb`, screen readers, pipes): the requests, notices and commands of the full screen,
 //! with answers appended sentence by sentence and no escape sequences.
 //!
-//! [`Plain`] is pure: lines and notices in, lines and requests out. `asking` reads a question's mentions, `notices`
+//! [`Plain`] has lines and notices in, lines and requests out. `asking` reads a question's mentions, `notices`
 //! renders the runtime's notices, `feed` has the terminal. A pipe gets no prompt; its end ends the program.
 
 mod asking;
@@ -27,7 +27,6 @@ pub enum Out {
     Trouble(String),
     Send(Request),
     Keep(&'static str, String),
-    Find(Vec<String>),
     Exit(Exit),
 }
 
@@ -80,7 +79,6 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<OpenQuestion>,
     editing: Option<MessageId>,
-    looking: Option<(String, Option<MessageId>)>,
     /// What the question at the front of the queue mentions is being read.
     reading_for_question: bool,
     documents: Vec<String>,
@@ -115,7 +113,7 @@ impl Plain {
     }
 
     fn busy(&self) -> bool {
-        self.looking.is_some() || self.served < self.sent || self.activity != Activity::Idle
+        self.served < self.sent || self.activity != Activity::Idle
     }
 
     fn send(&mut self, request: Request) -> Out {

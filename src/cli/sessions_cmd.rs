@@ -37,7 +37,9 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
 
 /// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
 fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
-    let (column, names) = name_column(rows.iter().map(|r| r.name.as_str()), width);
+    let marked = |r: &SessionRow| if r.pinned { format!("{} (pinned)", r.name) } else { r.name.clone() };
+    let names: Vec<String> = rows.iter().map(marked).collect();
+    let (column, names) = name_column(names.iter().map(String::as_str), width);
     let counts = width.is_none_or(|width| column + COLUMNS <= width);
     let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
         let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
@@ -48,13 +50,12 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().zip(&names).map(|(r, name)| {
-        let pin = if r.pinned { "(pinned) " } else { "" };
         // No model has read an imported session.
         let tokens = if r.tokens == 0 { "-".to_owned() } else { grouped(r.tokens) };
         let size = r.bytes.map_or(String::new(), bytes);
         let messages = r.counted();
         let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(name, columns, &format!("{pin}{}", Clean::line(&r.title)))
+        line(name, columns, Clean::line(&r.title).as_str())
     }));
     lines
 }
@@ -325,6 +326,8 @@ mod tests {
             assert_eq!([lines[1].contains(&row.name), lines[1].contains("41")], [width >= 100; 2], "{lines:?}");
             assert_eq!(lines[1].contains("What does"), width >= 160);
         }
+        let imported = SessionRow { name: "notes".into(), tokens: 0, pinned: true, ..row.clone() };
+        assert!(listed(&[imported], Some(80))[1].starts_with("notes (pinned)                 41         -  stale"));
         let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
         assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
         let message = all_undone("two words", 1);

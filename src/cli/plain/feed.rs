@@ -1,6 +1,5 @@
 //! Line mode on the real terminal: standard input, the runtime's notices and signals in; standard output and requests out.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use crossbeam_channel::{Receiver, never, select, unbounded};
 use super::super::columns::when;
 use super::super::run::RuntimeHandle;
 use super::super::signals::{Outside, suspend, watch_signals};
-use super::super::{config_cmd, jobs, out};
+use super::super::{config_cmd, out};
 use super::{Out, Plain};
 use crate::core::sanitize::{Clean, command_word};
 use crate::core::{Exit, bytes as bytes_of, counted};
@@ -125,8 +124,7 @@ pub fn run(
                 None => plain.quiet(),
             },
         };
-        let mut todo = VecDeque::from(out);
-        while let Some(o) = todo.pop_front() {
+        for o in out {
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
@@ -134,10 +132,6 @@ pub fn run(
                 Out::Keep(key, value) => {
                     let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&report))?;
-                }
-                Out::Find(paths) => {
-                    let more = plain.found(&jobs::existing(paths, ui.home.as_deref()));
-                    more.into_iter().rev().for_each(|o| todo.push_front(o));
                 }
                 // A runtime that is gone is reported by its other channel.
                 Out::Send(request) => drop(runtime.requests.send(request)),

@@ -23,7 +23,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Trouble(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
+            Out::Trouble(_) | Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -131,32 +131,30 @@ fn what_a_question_mentions_is_read_before_it_is_sent() {
     let mut p = Plain::new(None, true);
     p.notice(Notice::Library(vec![LibraryName { name: "war.txt".into(), tokens: 9 }]));
     p.notice(Notice::Activity(Activity::Idle));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.txt").display().to_string();
+    std::fs::write(&file, "x").unwrap();
     let ask = |p: &mut Plain| {
-        let names = ["a.txt", "war.txt?", "war.txt", "anna"].map(String::from);
-        assert_eq!(p.line("Is @a.txt like @war.txt? Ask @anna"), [Out::Find(names.to_vec())]);
         let options = LoadOptions { library: vec!["war.txt".into()], ..LoadOptions::default() };
-        let loads = Request::Load { paths: vec!["a.txt".into()], options };
-        assert_eq!(p.found(&["a.txt".into()]), [Out::Send(loads)]);
+        let loads = Request::Load { paths: vec![file.clone()], options };
+        assert_eq!(p.line(&format!("Is @{file} like @war.txt? Ask @anna")), [Out::Send(loads)]);
     };
     ask(&mut p);
     p.notice(Notice::Added(Message { role: Role::Document, ..answer("x", None) }));
-    let question = Request::Ask("Is a.txt like war.txt? Ask @anna".into());
-    let mut out = p.notice(Notice::Acknowledged(1));
-    // What is not known stays text, and is looked up once more with the rest.
-    assert_eq!(out, [Out::Find(vec!["anna".into()])]);
-    out = p.found(&[]);
-    assert_eq!(out, [Out::Send(question)]);
+    // What is not known stays text.
+    let question = Request::Ask(format!("Is {file} like war.txt? Ask @anna"));
+    assert_eq!(p.notice(Notice::Acknowledged(1)), [Out::Send(question)]);
     // A question about an unread document is not sent.
     p.notice(Notice::Acknowledged(2));
     ask(&mut p);
     let printout = printed(&p.notice(Notice::Note(Level::Error, "a.txt: not text".into())));
-    assert!(printout.contains("Not sent, because a document could not be read: Is a.txt like war.txt?"), "{printout}");
+    let unsent = format!("Not sent, because a document could not be read: Is {file} like war.txt?");
+    assert!(printout.contains(&unsent), "{printout}");
     assert_eq!(p.notice(Notice::Acknowledged(3)), []);
     // In the place of an earlier question no document is read.
     p.notice(Notice::Input { text: "Old?".into(), editing: Some(MessageId(7)) });
-    p.line("See @a.txt");
-    let printout = printed(&p.found(&["a.txt".into()]));
-    assert!(printout.starts_with("Not sent: an edit reads no document, and @a.txt is one."), "{printout}");
+    let printout = printed(&p.line(&format!("See @{file}")));
+    assert!(printout.starts_with(&format!("Not sent: an edit reads no document, and @{file} is one.")), "{printout}");
     let edit = Request::EditDone { message: MessageId(7), text: "New?".into() };
     assert_eq!(p.line("New?"), [Out::Send(edit)]);
 }
