@@ -57,7 +57,7 @@ pub(super) fn without_home(text: &str) -> String {
     home.map_or_else(|| text.to_owned(), |home| shortened(text, &home.to_string_lossy()))
 }
 
-/// Only where the home folder is a whole path or the beginning of one.
+/// Replaces only whole paths and beginnings of paths.
 fn shortened(text: &str, home: &str) -> String {
     let in_name = |c: char| c.is_alphanumeric() || "/~_-".contains(c);
     let (mut out, mut rest) = (String::new(), text);

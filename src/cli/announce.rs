@@ -10,7 +10,7 @@ use crate::tui::status::Progress;
 
 #[derive(Debug, Default)]
 pub struct Announcer {
-    /// What a notification begins with. Without it the terminal rings, and it or the window manager makes of that what it likes.
+    /// The sequence that begins a notification. Without one the terminal rings.
     notification: Option<&'static str>,
     shows_progress: bool,
     title: String,

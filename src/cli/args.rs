@@ -105,7 +105,7 @@ pub struct ChatArgs {
 
 /// The definition of the command line. Help of a command lists its own options and names those that every command has.
 pub fn command() -> clap::Command {
-    // A variable that is set to nothing says nothing.
+    // An empty variable counts as unset.
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let unset = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
     let command = Cli::command().mut_args(unset);
@@ -265,7 +265,7 @@ pub fn suggested_command(words: &[String]) -> Option<String> {
     let root = Cli::command();
     let (first, rest) = words.split_first()?;
     let below = root.get_subcommands().flat_map(|of| of.get_subcommands().map(move |command| (Some(of), command)));
-    // Of two that are as near, the one that is written without another.
+    // Top-level commands are first, so they win over equally near subcommands.
     let all: Vec<_> = root.get_subcommands().map(|command| (None, command)).chain(below).collect();
     let name = nearest(first, all.iter().map(|(_, command)| command.get_name()))?;
     let (of, command) = all.iter().find(|(_, command)| command.get_name() == name)?;

@@ -31,7 +31,7 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
         return Err(Failure::new(Exit::Usage, "there is no question: ask-all needs a text")
             .hint("For example: sala-chat ask-all \"What is the code?\""));
     }
-    // Nothing was ever kept there, and none is made to say so.
+    // Does not create a data folder only to report that it is empty.
     if !context.dirs.data.exists() {
         return Err(Failure::of_chat(Exit::Failure, &no_document(args.library.as_deref(), Attendance::Absent)));
     }

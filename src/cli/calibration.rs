@@ -19,7 +19,7 @@ use crate::text::{ChatMessage, ChatRole, RenderOptions};
 const OWN: &str = include_str!("../../assets/calibration/text.txt");
 const QUESTION: &str = "Summarize this text.";
 const PIECE_BYTES: usize = 8 << 10;
-/// More text is not read: pieces are taken from all over it.
+/// Of longer texts, pieces from all over them are read.
 const MOST_PIECES: usize = 16;
 const REPORT_EVERY: usize = 8_192;
 const FEWEST_TOKENS: usize = 1_024;
@@ -60,7 +60,7 @@ pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Resu
     Ok(all)
 }
 
-/// What the model's matrices are multiplied with over these texts: from an earlier run into `output`, or by reading them now.
+/// Statistics of the matrices' inputs over these texts: kept by an earlier run into `output`, or collected now.
 pub(super) fn statistics(
     context: &Context,
     model: &str,
@@ -70,7 +70,7 @@ pub(super) fn statistics(
     stop: &Cancel,
 ) -> Result<Statistics, Failure> {
     let mut checkpoint = open::checkpoint(context, model)?;
-    // What is kept under `id` is the same whatever this machine reads in.
+    // Statistics under one `id` must not depend on how this machine prefills.
     checkpoint.set_prefill(Precision::Bf16);
     if let Some(kept) = Statistics::kept(output, id, checkpoint.spec()) {
         context.note("Using the statistics of an earlier run");

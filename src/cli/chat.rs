@@ -84,7 +84,7 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let mut chat = chat.clone();
     let most = context.config().load.max_file_mib.saturating_mul(1 << 20);
     let input = chat.follow.iter().any(|path| path == "-");
-    // Dropped at the end: the file goes with it.
+    // Holds the file until the end.
     let spool = input.then(|| Spool::start(most)).transpose()?;
     for path in chat.follow.iter_mut().filter(|path| *path == "-") {
         *path = spool.iter().map(|spool| spool.file.display().to_string()).collect();
@@ -121,7 +121,7 @@ fn no_terminal(e: std::io::Error) -> Failure {
     }
 }
 
-/// One run of the program, until it ends; where the tour is then.
+/// Runs one interface until it ends; returns the state of the tour.
 fn part(
     context: &Context,
     chat: &Chat,

@@ -48,7 +48,7 @@ pub fn tools(variable: impl Fn(&str) -> Option<OsString>) -> Vec<&'static [&'sta
 
 fn by_tool(tool: &[&str], text: &str) -> bool {
     let Some((name, arguments)) = tool.split_first() else { return false };
-    // A file: a tool with a hanging display reads nothing, and a pipe holds little.
+    // A file, because a hanging tool would block a pipe.
     let input = tempfile::tempfile().and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.rewind()?;
@@ -65,12 +65,12 @@ fn by_tool(tool: &[&str], text: &str) -> bool {
             Err(_) => return false,
         }
     }
-    // One that has read it all serves the text itself instead of leaving that to a child.
+    // Some tools serve the text themselves instead of leaving that to a child.
     let has_all = read.stream_position().is_ok_and(|at| at == text.len() as u64);
     if !has_all {
         let _ = child.kill();
     }
-    // Whenever it ends, nothing is left of it.
+    // Reaps the tool when it ends.
     std::thread::spawn(move || drop(child.wait()));
     has_all
 }
@@ -86,12 +86,12 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
     let path = dir.join("copy.txt");
     let mut new = tempfile::NamedTempFile::new_in(dir)?;
     new.write_all(text.as_bytes())?;
-    // Takes the place of a link, too.
+    // Replaces a link instead of writing through it.
     new.persist(&path).map_err(|e| e.error)?;
     Ok(path)
 }
 
-/// Copies; the answer says exactly what is known to have happened, the most important up to its first semicolon.
+/// Copies. The report's part before the first semicolon is the most important one.
 pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
     let count = crate::tui::entry::grouped(text.chars().count() as u64);
     let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {}", d.display(), plain_words(&e))));

@@ -16,7 +16,7 @@ use crate::runtime::presets;
 use crate::store::{Limits, RealDisk, SessionFilter, Store};
 
 const NAME: &str = "sala-chat";
-/// First argument of the call for names of sessions and the like; the words of the line follow, the unfinished one last.
+/// First argument when a script asks for names; the words of the line follow, the unfinished one last.
 pub(super) const NAMES: &str = "__names";
 
 const BASH: &str = r#"_sala_chat_names() {

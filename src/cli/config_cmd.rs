@@ -60,7 +60,6 @@ pub(super) fn run(
         }
         ConfigCommand::Show { origin } => {
             let mut loaded = settings::load(file, variables, options)?;
-            // As a chat does that starts with them.
             take_preset(&mut loaded, presets)?;
             let rows = page::values(&loaded.config);
             let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
@@ -82,10 +81,9 @@ pub(super) fn run(
     Ok(Exit::Ok)
 }
 
-/// What `thinking.mode` asks for and the template of the model in the settings cannot do.
+/// A note if the template of the configured model cannot do what `thinking.mode` asks for.
 fn no_switch(config: &Config) -> Option<String> {
     if settings::server(&config.engine.url).is_some() {
-        // A server has its own way, and says so.
         return None;
     }
     let model = match config.model_source() {
@@ -99,14 +97,14 @@ fn no_switch(config: &Config) -> Option<String> {
     Some(format!("thinking.mode: {why}"))
 }
 
-/// What is wrong with a value that its row accepts, where it means nothing.
+/// Checks a value that its row accepts but that may name nothing.
 type Unfit = fn(&str, &Themes, Option<&Path>) -> Option<String>;
 
 const MEANT: [(&str, Unfit); 5] = [
     ("ui.theme", |value, themes, _| themes.theme(value).err().map(|e| format!("ui.theme: {e}"))),
     ("ui.code_theme", |value, themes, _| themes.code(value).err().map(|e| format!("ui.code_theme: {e}"))),
     ("sampling.preset", |value, _, presets| {
-        presets::find(presets, value).err().map(|e| format!("sampling.preset: {e}"))
+        presets::find(presets, value).err().map(|e| format!("sampling.preset: {}", Failure::of_chat(Exit::Usage, &e)))
     }),
     ("serve.listen", |value, _, _| serve_cmd::malformed(value).map(|why| format!("serve.listen {value}: {why}"))),
     ("engine.url", |value, _, _| settings::server(value).and_then(|url| address(url).err())),
@@ -132,7 +130,7 @@ pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, Stri
     set.map(|_| format!("{key} = {value} is in {} now.", file.display())).map_err(|e| e.to_string())
 }
 
-/// Sets one key in the settings file and keeps everything else. The full name of the key.
+/// Sets one key in the settings file. Returns its full name.
 fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Result<String, Failure> {
     let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,

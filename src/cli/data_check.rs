@@ -25,7 +25,7 @@ struct Report {
 /// Runs it. Exit code 7 when something stays damaged.
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let report = look(&context.dirs.data, || open::store(context))?;
-    // What serve kept, if it ever did, lies in a store of its own; whatever is wrong with that, the conversations are checked.
+    // The server's requests have a store of their own; its damage does not keep the conversations from being checked.
     let requests = open::folder_of_requests(context).map(|folder| {
         look(&folder, || open::store_of_requests(context)).unwrap_or_else(|e| {
             let checked = Checked { damaged: vec![e.to_string()], ..Checked::default() };
@@ -50,7 +50,6 @@ fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Resu
         Err(e @ StoreError::DamagedInUse { .. }) => (None, Some(e.to_string())),
         rescued => (rescued?, None),
     };
-    // Where nothing can be shown meanwhile, that is what to do.
     let store = open().map_err(|e| in_use.clone().map_or(e, |message| Failure::new(Exit::InUse, message)))?;
     let mut checked = store.check()?;
     checked.repaired.splice(0..0, rescued.iter().map(Rescued::summary));

@@ -40,7 +40,7 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
 pub struct Chosen {
     /// `demo`, `synthetic:…` or a folder: what [`crate::model::Checkpoint::open`] is to open.
     pub name: String,
-    /// Why it is not the one that was to be expected; one line.
+    /// Why another model was chosen than expected; one line.
     pub note: Option<String>,
 }
 
@@ -61,7 +61,7 @@ fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Resu
         return Chosen::new(BUILT_IN);
     };
     let why = match device {
-        // Without one, opening it fails with the reason.
+        // Opening it reports a missing GPU.
         Device::Cuda => None,
         Device::Cpu => Some("The downloaded model needs a GPU".to_owned()),
         Device::Auto => gpu().err().map(|why| format!("No usable NVIDIA GPU: {why}")),

@@ -86,7 +86,7 @@ fn terminal() -> Finding {
 fn folder(what: &'static str, dir: &Path) -> Finding {
     let tried = dirs::make_private(dir)
         .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir))
-        // A full disk takes a name still, and no bytes.
+        // A full disk still takes names, but no bytes.
         .and_then(|mut file| file.write_all(&[0; 4096]));
     let dir = dir.display();
     match tried {
@@ -189,7 +189,7 @@ fn weights(context: &Context) -> Finding {
         let c = Checkpoint::open_dir(&folder)?;
         c.check()?;
         let kept = c.kept()?.map_or_else(String::new, |kept| format!(" {kept}"));
-        // What makes text of the model's tokens is as much part of it as its weights.
+        // A model without a tokenizer is no use either.
         open::text(&folder.to_string_lossy())?;
         Ok(format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display()))
     };

@@ -32,7 +32,7 @@ pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
     StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)
 }
 
-/// Begins an engine: a server's, if one runs that loads just this; else one here, which says why if it could have been the other.
+/// The engine of a running server that loads exactly this; else one of this process, with a note if a server runs.
 pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine.url.trim() {

@@ -58,7 +58,6 @@ fn copy(input: &OwnedFd, most: u64, file: File) {
         Err(PipeError::Read(e) | PipeError::Write(e)) => Some(e.to_string()),
     };
     if let Some(why) = why {
-        // The reader of the file sees that something is missing.
         let _ = writeln!(lines, "\n(the input is cut off here: {why})");
     }
     let _ = lines.flush();

@@ -22,7 +22,7 @@ use client::cache_folder;
 pub(super) use client::{Hub, is_id};
 
 const TRIES: u32 = 5;
-/// A request that reads this much is no failure, whatever ends it.
+/// A request that reads this much resets the count of tries.
 const LEAST_BYTES: u64 = 64 << 10;
 const REPORT_BYTES: u64 = 1 << 20;
 const LONGEST_WAIT: Duration = Duration::from_secs(300);

@@ -20,7 +20,7 @@ use crate::text::pipe::{self, PipeError};
 
 const INPUT: &str = "standard input";
 
-/// A file to read; of a pipe, the temporary folder that it lies in and the pipe's name in messages.
+/// The file to read. For a pipe: with its temporary folder and the name of the pipe in messages.
 type Source = (PathBuf, Option<(Scratch, String)>);
 
 fn source(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
@@ -30,7 +30,7 @@ fn source(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
             None => piped(rustix::stdio::stdin(), INPUT.to_owned(), stop),
         };
     }
-    // As a shell's `<(COMMAND)` is one.
+    // For example a shell's `<(COMMAND)`.
     if file.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
         let name = file.display().to_string();
         let pipe = open_at_once(file).map_err(|e| unread(&name, &e))?;
@@ -60,7 +60,6 @@ fn no_room(name: &str, e: &Error) -> Failure {
         .hint("Write it into a file, and import that")
 }
 
-/// Copies a pipe to its end, which may take long.
 fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop: &Cancel) -> Result<(), Failure> {
     pipe::read(from, most, stop, into).map_err(|e| match e {
         PipeError::Stopped => stopped(),

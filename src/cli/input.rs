@@ -47,7 +47,7 @@ impl Input {
 
 /// Arrow keys closer together than this are a mouse wheel: no keyboard repeats that fast.
 const BURST: Duration = Duration::from_millis(12);
-/// So many of them are a turn of the wheel; two can be two hasty keys on a slow line.
+/// Two can be two hasty keys on a slow line.
 const BURST_KEYS: usize = 3;
 /// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);

@@ -184,7 +184,7 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     let name = editor.to_string_lossy();
     match status.code() {
         Some(0) => std::fs::read_to_string(file.path()).map_err(fail),
-        // What a shell says of a command that it does not find, or may not start.
+        // Exit codes of a shell that cannot start the command.
         Some(126 | 127) => {
             Err(format!("The editor {name} cannot be started: set VISUAL or EDITOR to another; the input is unchanged"))
         }
@@ -200,7 +200,7 @@ fn ended(program: &Child) -> io::Result<ExitStatus> {
             Ok(Some((_, status))) if status.stopped() => {
                 // Without a shell that could continue the program, it resumes at once.
                 let _ = suspend();
-                // What stopped with it, where no shell has continued the whole group.
+                // Continues the group where no shell has done so.
                 let _ = kill_current_process_group(Signal::CONT);
             }
             Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),

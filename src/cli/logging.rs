@@ -24,7 +24,6 @@ pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> Option<WorkerGuard
         (_, 0) => config.level.clone(),
         (_, _) => "debug".to_owned(),
     };
-    // Libraries are chatty; they are heard from `warn`.
     let filter = if level.contains(['=', ',']) { level.clone() } else { format!("warn,sala_chat={level}") };
     // Parsed here: the lossy way prints what it does not understand.
     let filter = EnvFilter::try_new(filter);
@@ -54,7 +53,7 @@ impl DailyFile {
         if self.open.as_ref().is_none_or(|(of, _)| of != day) {
             let path = self.folder.join(format!("{LOG_PREFIX}{day}{LOG_SUFFIX}"));
             let file = private(OpenOptions::new().append(true).create(true), &path)?;
-            // One of an earlier version may be there.
+            // An earlier version may have made it readable for others.
             file.set_permissions(Permissions::from_mode(0o600))?;
             self.open = Some((day.to_owned(), file));
             self.prune();
@@ -62,7 +61,7 @@ impl DailyFile {
         self.open.as_mut().map(|(_, file)| file).ok_or(ErrorKind::NotFound.into())
     }
 
-    /// Removes the oldest. What cannot be removed stays: the log is no place to complain about itself.
+    /// Removes the oldest; failures are ignored.
     fn prune(&self) {
         let is_ours = |name: &str| {
             let day = name.strip_prefix(LOG_PREFIX).and_then(|n| n.strip_suffix(LOG_SUFFIX));

@@ -39,7 +39,7 @@ fn typed(arg: &Arg) -> String {
     }
 }
 
-/// What an option is for, and as in the help what it is if not given, and what it can be.
+/// Help of an option with its default and possible values.
 fn meaning(arg: &Arg) -> String {
     let mut meaning = styled(arg.get_help());
     if !arg.get_action().takes_values() {

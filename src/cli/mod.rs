@@ -118,7 +118,7 @@ pub struct Laboratory {
 const WARNINGS: usize = 3;
 const STDIN: &str = "-";
 
-/// What this process is to do if it is the child of one that has something hostile to read, or of a shell; not for people.
+/// The work of a child process: reading a hostile file, checking a schema, or completing names for a shell.
 fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
     match arguments {
         [_, child, path] if child == extract::CHILD => Some(Box::new(move || extract::child(Path::new(path)))),
@@ -157,9 +157,8 @@ fn report(failure: &Failure, json: bool) {
     }
     match json.then(|| out::line(&Clean::json(&failure.to_json()))) {
         Some(Ok(())) => {}
-        // The exit code remains.
         Some(Err(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
-        // Standard output takes nothing, which may be the very failure.
+        // Standard output may be the very thing that failed.
         Some(Err(_)) | None => out::err_line(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
@@ -212,7 +211,6 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let warnings = context.loaded.warnings.iter().map(ToString::to_string);
     let more = warnings.len().saturating_sub(WARNINGS);
     let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
-    // A courtesy: the chat shows them again.
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
@@ -224,9 +222,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
 
 fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
     let unknown = |e: String| match loaded.origins.get("sampling.preset") {
-        // What was typed just now is known.
         None | Some(Origin::CommandLine) => Failure::of_chat(Exit::Usage, &e),
-        Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {}", Failure::of_chat(Exit::Usage, &e))),
+        Some(origin) => {
+            Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {}", Failure::of_chat(Exit::Usage, &e)))
+        }
     };
     let preset = crate::runtime::presets::find(Some(presets), &loaded.config.sampling.preset).map_err(unknown)?;
     Ok(loaded.take_preset(&preset)?)
@@ -249,7 +248,7 @@ fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result
         let shown = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {
             (Ok(name), Ok(value)) => Ok((name, value)),
-            // Of no interest as settings; a path may be anything.
+            // A path may be any bytes.
             (Ok(name), Err(_)) if settings::layers::ENV_OTHER.contains(&name.as_str()) => Ok((name, String::new())),
             _ => Err(Failure::usage(format!("the variable {shown} is not UTF-8 text"))),
         }
@@ -312,7 +311,7 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     sources::check(&files, &options).map_err(|e| {
         let meant = match &e {
             sources::SourceError::NotFound { path, similar } if paths.first() == Some(path) => {
-                // A file of nearly that name is more likely, unless the word is a command's own.
+                // A file with a similar name is more likely, unless the word is exactly a command.
                 let likely = |meant: &String| similar.is_none() || meant.split(' ').any(|word| word == path);
                 args::suggested_command(paths).filter(likely)
             }

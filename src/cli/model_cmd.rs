@@ -131,7 +131,7 @@ fn template(folder: &std::path::Path) -> String {
     }
 }
 
-/// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
+/// Checks before the first byte whether the format can be read and whether the weights fit a card here.
 fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
     let read = |name: &str| -> Result<Option<Value>, Failure> {
         let file = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES);
@@ -153,7 +153,7 @@ fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), F
         Ok(devices::Opened::Cuda(gpu)) => {
             let info = gpu.info();
             if info.total_bytes < weights {
-                // What is packed already stays as it is.
+                // Packed weights are not packed again.
                 let so = match format {
                     Some(_) => "they will not fit",
                     None => "a start packs them into fewer bits while it loads them (--weights auto)",

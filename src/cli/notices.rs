@@ -21,7 +21,7 @@ use crate::runtime::{Attendance, Input};
 use crate::tui::entry::grouped;
 use crate::tui::status::seconds_left;
 
-/// Characters of a text that is repeated: a pipe may contain megabytes.
+/// Characters shown of a text of the user, which may be megabytes from a pipe.
 const SHOWN_CHARACTERS: usize = 2_000;
 const PROGRESS: Duration = Duration::from_millis(200);
 
@@ -64,7 +64,7 @@ pub(super) fn attend(
     Ok(Attended { whole: opened.ended(), signal: ending.signal(), failed, unsaved })
 }
 
-/// The same for requests of a command: in a session that ends with it, and with nothing to write meanwhile.
+/// Serves the requests of a command in a new session and ends it.
 pub(super) fn serve_requests(
     context: &Context,
     requests: impl IntoIterator<Item = Request>,
@@ -79,7 +79,7 @@ pub(super) fn serve_requests(
     Ok((signal, failed.or_else(|| unsaved.as_ref().map(not_saved))))
 }
 
-/// The answer was given, but it is not on disk: a script must not go on as if it were.
+/// The answer was printed but is not on disk, so the command fails.
 pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
     Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
 }
@@ -94,7 +94,7 @@ pub(super) fn beginning(text: &str) -> String {
     }
 }
 
-/// What a notice is where nothing but answers is wanted.
+/// How `--quiet` treats a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     Answer,

@@ -43,7 +43,6 @@ fn piped(context: &Context) -> Result<Option<String>, Failure> {
     Ok((!text.trim().is_empty()).then_some(text))
 }
 
-/// A source without an end must not fill the memory.
 fn read_piped(input: impl Read, most_mib: u64) -> Result<Vec<u8>, Failure> {
     let most = most_mib.saturating_mul(1 << 20);
     let mut bytes = Vec::new();
@@ -91,19 +90,18 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         let idle = matches!(notice, Notice::Activity(Activity::Idle));
         take(notice, &mut printer, &mut run, started)?;
         remark.iter().for_each(|(level, text)| printer.note(*level, text));
-        // Not at the answer's end: a template that drops thoughts is read again without them, for the next `-c`.
+        // Not at the answer's end: the runtime may read it again without thoughts, for the next `-c`.
         if idle && !run.answers.is_empty() {
             let _ = requests.send(Request::Quit);
         }
         Ok(())
     })?;
     run.unsaved = attended.unsaved;
-    // No answer will end the open line.
     if run.answers.is_empty() || attended.failed.is_some() || !attended.whole {
         printer.print_held();
     }
     if let Some(signal) = attended.signal {
-        // What there is of an answer is on standard output; the code says why there is no more.
+        // The part of the answer is printed; the exit code names the signal.
         return match (attended.failed, run.answers.first()) {
             (None, Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
             _ => Err(unanswered(Exit::Signal(signal), ask, &run)),
@@ -142,7 +140,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
 fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
     let names = mention::names(&ask.prompt);
     let found = jobs::existing(names.clone(), home);
-    // The library is looked at only where a name may be one of its own.
+    // Opens the library only if a name may be a document's.
     let shelved = if ask.save && found.len() < names.len() { open::library_names(context) } else { Vec::new() };
     let shelved: Vec<&str> = shelved.iter().map(String::as_str).collect();
     mention::meant(&ask.prompt, &found, &[], &shelved)
@@ -168,11 +166,11 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
             run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
         }
         Notice::Activity(activity) => match &activity {
-            // Before any text: a token may be a part of a character.
+            // Counted before any text, since a token may be part of a character.
             Activity::Thinking { .. } | Activity::Answering { .. } => {
                 run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
             }
-            // After an answer began it would stand in its last line.
+            // It would appear within the answer's last line.
             Activity::Busy { .. } if run.first_token_ms.is_some() => {}
             Activity::Reading(p) => {
                 run.read = run.read.max(p.done);

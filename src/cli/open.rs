@@ -37,15 +37,14 @@ pub struct Opened {
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
     pub offer: Option<SessionRow>,
-    /// With `--no-save`: where things lie until the end.
+    /// The temporary folder of `--no-save`.
     pub scratch: Option<Scratch>,
 }
 
 impl Opened {
-    /// Waits for both threads, the engine's last. False if the runtime panicked.
+    /// Waits for both threads. False if the runtime panicked; the engine's last event reports a panic.
     pub fn ended(self) -> bool {
         let whole = self.runtime.thread.join().is_ok();
-        // Its last event reports a panic.
         let _ = self.engine.join();
         whole
     }
@@ -84,7 +83,6 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         (TextModel::load(Path::new(model)), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
-        // Random weights have no authors who could recommend anything.
         let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
         let text = TextModel::from_bytes(tokenizer, config, generation, None);
         let text = text.and_then(|text| text.with_thesaurus(|_| Ok(DEMO_THESAURUS.into())));
@@ -136,7 +134,7 @@ pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelErro
     Ok(checkpoint)
 }
 
-/// Answer settings given on the command line: they count for this run, whatever a session was left with or keeps from its beginning.
+/// Answer settings of the command line: they hold for this run, over those that a session keeps.
 fn overrides(context: &Context) -> Vec<(String, String)> {
     let settings = Settings::of(context.config());
     let given = |name: &str| context.loaded.origins.get(name) == Some(&Origin::CommandLine);
@@ -167,7 +165,7 @@ pub(super) fn no_thread(e: std::io::Error) -> Failure {
     Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
 }
 
-/// Begins what answers, a server if one is named, else a model on this machine: the engine, its text model and stop tokens.
+/// The engine that the settings name, a server's or one of this machine, with its text model and stop tokens.
 fn begin(context: &Context, attendance: Attendance) -> Result<(Starting, TextModel, Vec<Token>), Failure> {
     if let Some(options) = engines::remote(context)? {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
@@ -178,7 +176,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<(Starting, TextMod
     }
     let options = engine_options(context)?;
     let name = options.model.clone();
-    // First of all: a start waits for the GPU and the weights, unless a server has loaded them.
+    // Started first: opening the GPU and the weights takes longest.
     let engine = Starting(Some(engines::begin(context, options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
     Ok((engine, text, stop))
@@ -194,7 +192,6 @@ pub fn runtime(
 ) -> Result<Opened, Failure> {
     let config = context.config();
     if !save && matches!(session, SessionChoice::Last | SessionChoice::Named(_)) {
-        // What is kept is left alone, so there is nothing to go on in.
         let message = "--no-save starts without a session: it cannot continue one (-c, -r)";
         return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
     }
@@ -213,7 +210,7 @@ pub fn runtime(
     }
     let (store, scratch, kept) = match save {
         true => (store(context)?, None, None),
-        // Where nothing was ever saved, or it cannot be read, there is nothing to use.
+        // Without a readable store there is nothing to reuse.
         false => scratch(context).map(|(store, dir)| (store, Some(dir), store_to_read(context).ok()))?,
     };
     if let SessionChoice::Named(name) = session {
@@ -223,7 +220,7 @@ pub fn runtime(
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
     signals::park_at_signal(engine.commands.clone()).map_err(no_thread)?;
-    // Lines of a pipe were written before anybody could know of the question.
+    // Without a terminal the question about a session that is open elsewhere has no answer.
     let resume = if std::io::stdin().is_terminal() { Opening::Resume } else { Opening::ResumeOrEnd };
     let overrides = overrides(context);
     let mut settings = Settings::of(loaded.kept());

@@ -34,12 +34,12 @@ pub enum Out {
 struct OpenQuestion {
     id: u64,
     choices: Vec<Choice>,
-    /// Files that can be chosen by number; 0 when it is about something else.
+    /// Number of files to choose from; 0 if the question is about something else.
     files: usize,
 }
 
 impl OpenQuestion {
-    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files; a question for the model or a command does not.
+    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files.
     fn is_answered_by(&self, line: &str) -> bool {
         let line = line.trim();
         let (first, short) = (line.chars().next(), line.chars().count() <= 3);
@@ -79,7 +79,7 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<OpenQuestion>,
     editing: Option<MessageId>,
-    /// What the question at the front of the queue mentions is being read.
+    /// The documents that the first queued question mentions are being read.
     reading_for_question: bool,
     documents: Vec<String>,
     library: Vec<String>,
@@ -97,7 +97,7 @@ pub struct Plain {
     answer_shown: (u64, String, String),
     looks_hidden: bool,
     answers_only: bool,
-    /// Somebody types: a prompt is shown when a line is wanted.
+    /// A person types, so a prompt is shown when a line is wanted.
     prompts: bool,
     prompted: bool,
     ended: bool,
@@ -142,7 +142,7 @@ impl Plain {
         out
     }
 
-    /// What waits is sent as soon as it can be; after the last line of a pipe it ends.
+    /// Sends queued lines while the runtime is idle; after the last line of a pipe it quits.
     fn go_on(&mut self) -> Vec<Out> {
         let mut out = Vec::new();
         while !self.busy() && self.question.is_none() && !self.quitting {
@@ -228,7 +228,7 @@ impl Plain {
             if !self.busy() && self.editing.take().is_some() {
                 return vec![Out::Line("The edit is cancelled; the message stays as it was.".into())];
             }
-            // It may be the answer to what a line before it leads to.
+            // An empty line of a pipe may answer the question of an earlier line.
             return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
         }
         if commands::is_command(line) {
@@ -314,7 +314,7 @@ impl Plain {
     }
 }
 
-/// Whether it is about what line mode shows, too: what answers looked at.
+/// Whether it changes what answers looked at, the one display setting of line mode.
 fn is_of_looks(display: &Display) -> bool {
     display.iter().all(|(key, _)| *key == "ui.look")
 }

@@ -45,18 +45,18 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     context.result(|| json!(total), text)
 }
 
-/// How long a session of the trash stays with these options; `None` for as long as it is configured.
+/// Days that a session stays in the trash; `None` is the setting.
 fn days_in_trash(args: &PruneArgs) -> Option<u32> {
     (args.all && !args.state).then_some(0)
 }
 
-/// Ends of what `prune --state` leaves its state: documents of the library, but with `--all`.
+/// Segments that keep their state in `prune --state`: library documents, unless `--all` is given.
 fn spared(args: &PruneArgs, store: &Store) -> Result<Vec<SegmentId>, Failure> {
     let documents = if args.all { Vec::new() } else { store.documents()? };
     Ok(documents.iter().map(|d| d.document.segment).collect())
 }
 
-/// Bytes of state that `prune` with these options would drop of a store, and of all it has.
+/// Bytes of state in a store that `prune` would drop, and all of them.
 fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
     let all = store.state_bytes()?;
     let stays = match args.state {
@@ -108,7 +108,7 @@ fn prune_dry_run(
             let since = r.trashed_ms.map(when).unwrap_or_default();
             lines.push(format!("session   {}, {extent}, in the trash since {since}", Clean::line(&r.name)));
         }
-        // What it shares with a document of the library may stay.
+        // State that a library document shares may stay.
         let most = if args.all { "" } else { "up to " };
         let of = |name: &str, what: String| format!("state of  {}, {what}", Clean::line(name));
         lines.extend(states.iter().map(|(name, all)| of(name, format!("{most}{}", bytes(*all)))));

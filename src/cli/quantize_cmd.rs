@@ -58,7 +58,7 @@ pub(super) fn run(
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
-    // First: whether anything is to be packed, and statistics are needed, depends on it.
+    // First, because damaged parts decide whether statistics are needed.
     let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
     let missing = is_unfinished(&source, &id, output)?;
     let statistics = match &texts {
@@ -172,7 +172,6 @@ fn refuse_content(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Fa
     Err(Failure::new(Exit::Usage, text).hint("Name a new folder (-o FOLDER), or remove that one first"))
 }
 
-/// Bytes of the files of a folder: of parts that an earlier run wrote, or of a draft head.
 fn already(output: &Path) -> u64 {
     let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
     entries.filter_map(|e| e.metadata().ok()).filter(|m| m.is_file()).map(|m| m.len()).sum()
@@ -182,12 +181,12 @@ fn is_weights(name: &str) -> bool {
     name.contains(".safetensors") || name == "config.json" || name == "hf_quant_config.json"
 }
 
-/// Tokenizer, template and licence, as they are; of a draft head everything, its weights too.
+/// Copies tokenizer, template and licence; of a draft head also the weights.
 fn copy_other_files(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
     for entry in std::fs::read_dir(from)?.flatten() {
         let name = entry.file_name();
         let text = name.to_string_lossy().into_owned();
-        // Through links: folders of the hub's cache consist of them.
+        // Follows links: the hub's cache consists of them.
         let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
         let small = meta.len() <= OTHER_FILE_BYTES || is_weights(&text);
         if meta.is_file() && wanted(&text) && small && !text.starts_with('.') {

@@ -53,7 +53,7 @@ struct Loop {
     runtime: RuntimeHandle,
     guard: Guard,
     modes: Modes,
-    /// Never dropped: it would complain on standard error of a terminal that is gone, and that may be gone as well. The guard shows the cursor.
+    /// Never dropped: dropping would write to a terminal that may be gone. The guard shows the cursor.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
     clusters: Clusters,
     input: Input,
@@ -98,7 +98,6 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     watch_terminal(outside_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {
-        // The receiver lives in this function.
         let _ = events_to.send(event);
     }
     let input = start_input(events_to.clone(), modes.mouse)?;
@@ -133,10 +132,9 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     }
     let end = match this.go(&events) {
         Ok(end) => end,
-        // The terminal cannot be written any more: most likely it is gone.
+        // Most likely the terminal is gone.
         Err(_) => this.end_without_terminal(),
     };
-    // The terminal may be gone.
     let _ = this.announcer.end(&mut out::screen());
     if toured {
         // The program may be started again in this process: two threads must not read one keyboard.
@@ -145,7 +143,6 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     drop(leave);
     // The session of a tour is deleted with it, so the hint to resume it is left out.
     if let Some(text) = end.farewell.filter(|_| !toured || end.exit != Exit::Ok) {
-        // The terminal may be gone.
         let _ = out::line(&Clean::text(&text));
     }
     Ok((end.exit, this.app.tour.take()))
@@ -175,7 +172,6 @@ impl Loop {
                 recv(signals) -> what => if let Ok(what) = what { self.outside(what)?; },
                 default(timeout) => {}
             }
-            // What is already here belongs to the same frame.
             for _ in 0..256 {
                 if let Ok(event) = events.try_recv() {
                     self.event(event)?;
@@ -196,7 +192,6 @@ impl Loop {
         let frame = self.pending_frame.map(wait);
         let resize = self.resize.map(wait);
         let dying = self.dying.map(|(_, at)| wait(at));
-        // A year is for ever: nothing is due.
         [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
     }
 
@@ -282,7 +277,6 @@ impl Loop {
     }
 
     fn job(&self, job: Job) -> io::Result<()> {
-        // The thread ends with this one.
         let _ = self.jobs.send(job);
         Ok(())
     }
@@ -325,7 +319,6 @@ impl Loop {
         let deadline = Instant::now() + Duration::from_secs(1);
         let now = self.now_ms();
         for effect in update(&mut self.app, Event::Terminate, now) {
-            // Everything else is for the terminal.
             if let Effect::Send(request) = effect {
                 // A runtime that is gone has closed the other channel, too.
                 let _ = self.runtime.requests.send(request);

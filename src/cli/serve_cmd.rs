@@ -32,10 +32,10 @@ fn fresh_key() -> Result<String, Failure> {
     Ok(blake3::Hash::from_bytes(random).to_hex().to_string())
 }
 
-/// The key in a file, which is made if it is not there. Whether it was made.
+/// Reads the key from a file, or creates the file. True if it was created.
 fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     let fail = |e: std::io::Error| Failure::new(Exit::Failure, format!("{}: {e}", path.display()));
-    // Of what a link leads to: secrets are often handed over as one.
+    // Follows links: secrets are often handed over as one.
     match std::fs::metadata(path) {
         Ok(meta) => {
             let usage = |why: &str| Failure::new(Exit::Usage, format!("{}: {why}", path.display()));
@@ -52,7 +52,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
             if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
                 return Err(no_key());
             }
-            // Of a key only: what is none may well be for all to read.
+            // Checked after the form, so that no other file is made private by mistake.
             if meta.mode() & 0o077 != 0 {
                 let private = format!("chmod 600 {}", shell_word(&path.to_string_lossy()));
                 return Err(usage("others can read this key").hint(private));
@@ -133,7 +133,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts the engine and what feeds it. What clients ask for is kept in the data directory, unless nothing is to be `saved`.
+    /// Starts the engine and the server; requests are kept in the data directory if `saved`.
     pub fn begin(
         context: &Context,
         model: Model,
@@ -188,7 +188,7 @@ impl Serving {
     pub fn run(self) -> Result<(), Failure> {
         let served = self.server.serve(self.listener);
         self.mcp.iter().for_each(|mcp| drop(mcp.close()));
-        // It ends after the terminals' running answers. Its last event reports a panic.
+        // Ends after the terminals' running answers; its last event reports a panic.
         let _ = self.engine.join();
         if let Some(host) = self.host {
             host.close();

@@ -35,7 +35,7 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     }
 }
 
-/// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
+/// Rows of `ls`. In a narrow line, counts and titles are left out.
 fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     let marked = |r: &SessionRow| if r.pinned { format!("{} (pinned)", r.name) } else { r.name.clone() };
     let names: Vec<String> = rows.iter().map(marked).collect();
@@ -83,7 +83,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
             .result(|| records.iter().map(|r| trashed_row(&store, r)).collect(), || trashed(&store, &records));
     }
     let records = store.sessions(SessionFilter::Live, open::LISTED)?;
-    // The list matters more than its sizes. Texts are counted only where they are shown.
+    // Without sizes the list is still useful; texts are counted only if shown.
     let sizes = if args.sizes || context.json { store.sizes(None) } else { store.state_sizes() }.ok();
     let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
@@ -136,7 +136,6 @@ pub(super) fn show(context: &Context, name: &str) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     let record = named(&store, name)?;
     let messages = record.head.map_or(Ok(Vec::new()), |head| store.path(head))?;
-    // Optional: the text matters more.
     let undone = store.undone(record.id, record.head).unwrap_or(0);
     let json = || {
         json!({
@@ -217,7 +216,7 @@ pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
             "session": h.session, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
         })
     };
-    // As grep: no hit is exit code 1 and nothing on standard output.
+    // Like grep: exit code 1 without output.
     if hits.is_empty() && !context.json {
         return Err(Failure::new(Exit::Failure, format!("nothing found for {query}")));
     }
@@ -271,7 +270,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if standard_output {
-        // A file gets what the program would write into it, a terminal gets it cleaned.
+        // A terminal gets the text cleaned.
         let text = store.export(record.id, format, scope)?;
         match format {
             ExportFormat::Json => out::json(text.trim_end())?,

@@ -39,7 +39,6 @@ pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
 
 /// Makes a write beyond `ulimit -f` fail instead of ending the process. A handler, because children inherit ignored signals.
 pub(super) fn outlive_file_limits() {
-    // Where it cannot be installed all is as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
@@ -69,7 +68,7 @@ pub(super) fn suspend() -> Result<(), String> {
     continued.load(Ordering::SeqCst).then_some(()).ok_or_else(no_shell)
 }
 
-/// What a signal does, before it is set to something else.
+/// The action of a signal before this call.
 #[allow(unsafe_code)]
 fn action(signal: i32, to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
@@ -135,7 +134,6 @@ impl Ending {
                 std::thread::sleep(grace);
                 end_now(signal);
             });
-            // Without that thread there is no waiting either.
             if waiting.is_err() || signals.any(|again| again == SIGINT && since.elapsed() >= SAME) {
                 end_now(signal);
             }

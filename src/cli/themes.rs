@@ -68,7 +68,7 @@ impl Themes {
 
     pub fn names(&self) -> Vec<String> {
         let mut names = self.folder.as_deref().map(|folder| files::stems(folder, "toml")).unwrap_or_default();
-        // A file cannot be called what is built in: the name would mean that.
+        // The names of built-in themes are taken.
         names.retain(|name| !name.starts_with('.') && ThemeName::from_word(name).is_none());
         names.truncate(LISTED);
         names
@@ -81,7 +81,7 @@ impl Themes {
             true => files::below_home(name, self.home.as_deref()),
             false => self.folder.as_ref()?.join(format!("{name}.{extension}")),
         };
-        // A link to nothing is there, and cannot be read.
+        // A broken link counts as a file, so that reading it names the cause.
         path.symlink_metadata().is_ok().then_some(path)
     }
 

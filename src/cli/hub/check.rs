@@ -25,9 +25,9 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Verified(&'static str),
-    /// Nothing is wrong with it, and nothing is here to compare it with.
+    /// No fault was found, and no hash is known.
     Unverified(&'static str),
-    /// Why the system did not let it be read: it may be whole.
+    /// The system's reason; the content may be whole.
     Unreadable(String),
     Wrong(String),
 }
@@ -73,7 +73,7 @@ pub fn verify(
 ) -> std::io::Result<Vec<(String, Verdict)>> {
     let named = |e: fs::DirEntry| (e.file_name().to_string_lossy().into_owned(), e.path());
     let mut all: BTreeMap<String, PathBuf> = fs::read_dir(folder)?.flatten().map(named).collect();
-    // Those in folders of their own, and what is not there at all.
+    // Adds files of subfolders and missing ones.
     all.extend(published.iter().map(|file| (file.path.clone(), folder.join(&file.path))));
     let mut rows = Vec::new();
     for (name, path) in all {
@@ -91,7 +91,7 @@ pub fn verify(
     Ok(rows)
 }
 
-/// Checks the files of a folder that this program packed, by what it noted of them. `None`: it is not one, or was not finished.
+/// Checks a folder that this program packed against its recorded hashes. `None`: no packed or no finished folder.
 pub fn verify_packed(
     folder: &Path,
     report: &mut dyn FnMut(&str, u64),
@@ -126,7 +126,7 @@ fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> 
     {
         return Ok(Verdict::Wrong(e.to_string()));
     }
-    // In the cache a file's name is what was published of its content.
+    // In the cache the link's target is named after the published hash.
     let in_cache = || {
         let link = fs::read_link(path).ok()?;
         Some(link.file_name()?.to_string_lossy().into_owned())

@@ -216,7 +216,7 @@ impl Hub {
         match status {
             200 | 206 if starts_at == Some(from) => Ok(answer),
             200 | 206 => failed(&format!("other bytes than those from {from} on")),
-            // Of the repository, not of one of its files. Without a token a private one looks like none.
+            // About the repository itself. Without a token a private one looks like a missing one.
             404 | 410 if whole => Err(HubError::Unknown(what.to_owned())),
             401 if whole && self.token.is_none() => Err(HubError::Unknown(what.to_owned())),
             401 | 403 => refused(&format!(

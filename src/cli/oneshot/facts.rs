@@ -16,7 +16,7 @@ pub(super) struct Run {
     pub(super) first_token_ms: Option<f64>,
     pub(super) session: Option<String>,
     pub(super) written: bool,
-    /// `--no-save`: its session is gone with it.
+    /// With `--no-save` the session is deleted at the end.
     pub(super) discards: bool,
     pub(super) meters: Meters,
     pub(super) read: u64,
@@ -24,7 +24,7 @@ pub(super) struct Run {
     pub(super) documents_ms: f64,
     /// In the order of their seeds; the first is the session's answer.
     pub(super) answers: Vec<Message>,
-    /// Answers in the order in which they were announced or heard of.
+    /// Ids in the order in which the runtime announced them.
     pub(super) order: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
     pub(super) left_out: Option<String>,
@@ -87,7 +87,7 @@ impl Run {
         })
     }
 
-    /// What it can be gone on in by: no session of which nothing was written.
+    /// The session to continue in; none if nothing of it was written.
     pub(super) fn session(&self) -> Option<&str> {
         self.session.as_deref().filter(|_| self.written || self.unsaved.is_none())
     }
@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// That all of several answers are the same, and how to get different ones.
+    /// A hint if all answers are the same.
     pub(super) fn all_equal(&self) -> Option<String> {
         let (first, others) = self.answers.split_first().filter(|(_, others)| !others.is_empty())?;
         let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
@@ -140,7 +140,7 @@ impl Run {
     fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
-        // What was read for one of them was read for all.
+        // All answers share one prompt.
         let parallel = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
         let mut usage = json!({
             "prompt_tokens": prefilled + reused,
@@ -189,7 +189,7 @@ impl Run {
             "speculation": self.meters.spec,
         });
         if let Some(object) = object.as_object_mut() {
-            // Only where it is another process than this one.
+            // Only if the model runs in another process.
             self.model.host.iter().for_each(|host| drop(object.insert("host".into(), host.as_str().into())));
             if several {
                 object.insert("answers".into(), self.several());

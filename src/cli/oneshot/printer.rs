@@ -92,7 +92,7 @@ impl<'a> Printer<'a> {
             }
             Format::Text | Format::Raw if several => {}
             Format::Text | Format::Raw if !thinking => self.answer(text)?,
-            // Thoughts are no part of the answer.
+            // Thoughts go to standard error.
             Format::Text | Format::Raw if self.thoughts && !self.context.quiet => out::err_part(&Clean::text(text)),
             Format::Text | Format::Raw | Format::Json => {}
         }
@@ -146,7 +146,7 @@ impl<'a> Printer<'a> {
                 self.event("end", some(&["finish_reason", "session", "seed", "not_saved", "state_not_saved"]))
             }
             Format::Text | Format::Raw => {
-                // A file or a program gets what the model wrote, and no more.
+                // A file or a program gets exactly what the model wrote.
                 let exact = self.format == Format::Raw && !out::is_terminal();
                 if !self.ends_with_newline && !exact {
                     self.answer("\n")?;
@@ -154,7 +154,7 @@ impl<'a> Printer<'a> {
                 if let Some(quotes) = crate::tui::looked::quoted(&answer.meta.quotes) {
                     self.note(Level::Info, &quotes);
                 }
-                // A reason is no part of the text, as it is of an object.
+                // The JSON formats contain the reason.
                 if let Some(why) = run.answers.iter().find_map(|m| run.cut_off(m)) {
                     self.note(Level::Warn, &why);
                 }

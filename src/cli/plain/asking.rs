@@ -22,7 +22,7 @@ impl Plain {
             })];
         }
         if edits.is_some() {
-            // The next line of a pipe was not written to take its place.
+            // The next line of a pipe is no replacement.
             self.editing = edits.filter(|_| self.prompts);
             return vec![Out::Line(meant.not_for_an_edit())];
         }

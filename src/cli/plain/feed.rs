@@ -62,7 +62,7 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
     })))
 }
 
-/// Runs line mode until it ends; how, and where a tour is then. `quiet` is for nothing but answers.
+/// Runs line mode until it ends. `quiet` prints answers only.
 pub fn run(
     ui: &UiConfig,
     quiet: bool,
@@ -109,7 +109,7 @@ pub fn run(
             recv(outside) -> what => match what {
                 Ok(Outside::Terminate) => { dying = dies(Exit::TERMINATED, 5); vec![Out::Send(Request::Quit)] }
                 Ok(Outside::Hangup) => { dying = dies(Exit::HANGUP, 1); vec![Out::Send(Request::Quit)] }
-                // On a terminal that is Ctrl-C, a key with a meaning; elsewhere somebody wants the program to end.
+                // From a terminal it is Ctrl-C, a key with a meaning; otherwise it ends the program.
                 Ok(Outside::Interrupt) if !watched => { dying = dies(Exit::Stopped, 5); vec![Out::Send(Request::Quit)] }
                 Ok(Outside::Interrupt) => plain.interrupt(),
                 Ok(Outside::Suspend) => {

@@ -46,7 +46,7 @@ impl Plain {
                 let last = view.messages.last().filter(|m| m.role == Role::Assistant);
                 let answer = last.map_or(String::new(), |m| m.text.clone());
                 let answer_shown = (view.serial, view.name.clone(), answer);
-                // After its files were read anew it ends as before.
+                // After its files were read again, a session ends with the same answer.
                 let is_known = last.is_some_and(|m| !m.text.is_empty()) && answer_shown == self.answer_shown;
                 self.answer_shown = answer_shown;
                 if !view.name.is_empty() && !is_known {
@@ -56,7 +56,7 @@ impl Plain {
                 if let Some(last) = last.filter(|_| !is_known) {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
                 }
-                // What it is gone on with follows what is shown of it.
+                // A continuation is printed from here on.
                 self.printed = last.map_or(0, |m| m.text.len());
                 self.pending.clear();
                 self.speaking = false;
@@ -90,7 +90,7 @@ impl Plain {
                 self.parallel = answers;
                 self.session_shown = None;
             }
-            // One after the other, when they are complete.
+            // Parallel answers are printed when complete.
             Notice::Delta { message, .. } if self.parallel.iter().any(|(id, _)| *id == message) => {}
             Notice::Delta { thinking: true, .. } if !self.thinking => {
                 self.thinking = true;
@@ -188,13 +188,13 @@ impl Plain {
         if m.role != Role::Assistant {
             return;
         }
-        // What the deltas did not bring.
+        // Text that no delta contained.
         if let Some(rest) = m.text.get(self.printed..) {
             self.pending.push_str(&sanitize(rest));
         }
         self.speak(true, out);
         out.push(Out::Line(String::new()));
-        // It may be gone on with, and what follows begins a line.
+        // A continuation begins a new line.
         self.printed = m.text.len();
         self.answer_shown.2.clone_from(&m.text);
         self.speaking = false;
@@ -242,7 +242,6 @@ impl Plain {
     }
 
     fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
-        // The outcome is reported.
         if matches!(state, SaveState::Saving) {
             return;
         }
@@ -255,7 +254,7 @@ impl Plain {
 }
 
 impl Weight {
-    /// With `--quiet`: leaves out notes, and sends trouble to standard error. What is to be done stays.
+    /// With `--quiet`: drops notes, and sends trouble to standard error.
     fn keep(self, out: &mut Vec<Out>) {
         match self {
             Weight::Answer => {}

@@ -159,10 +159,14 @@ fn a_name_that_is_nearly_one_is_suggested() {
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
     for command in [&["show", "leese"][..], &["export", "leese", "-"], &["rm", "-y", "leese"]] {
         let output = home.run(command);
-        assert!(err(&output).ends_with("`sala-chat ls` lists them. Did you mean lease?\n"), "{}", err(&output));
+        assert!(err(&output).ends_with("Did you mean lease? sala-chat ls lists them\n"), "{}", err(&output));
     }
     let unlike = home.run(&["show", "quite-another"]);
-    assert!(err(&unlike).ends_with("`sala-chat ls` lists them\n"), "{}", err(&unlike));
+    assert!(
+        err(&unlike).ends_with("no session called \"quite-another\". sala-chat ls lists them\n"),
+        "{}",
+        err(&unlike)
+    );
     let set = home.run(&["config", "set", "sampling.temprature", "1"]);
     assert!(err(&set).contains("did you mean sampling.temperature?"), "{}", err(&set));
 }

@@ -70,12 +70,12 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     let check = home.run(&["config", "check"]);
     assert_eq!(check.status.code(), Some(2));
     let found =
-        ["sampling.preset: No preset nix.", "serve.listen nowhere: ADDR:PORT", "load.converters.docx: it has no {in}"];
+        ["sampling.preset: no preset nix.", "serve.listen nowhere: ADDR:PORT", "load.converters.docx: it has no {in}"];
     assert!(found.iter().all(|problem| out(&check).contains(problem)), "{}", out(&check));
     // No preset was typed, so the error names the setting's file.
     let output = home.run(&["--demo", "-p", "hi"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).contains("config.toml: sampling.preset: No preset nix."), "{}", err(&output));
+    assert!(err(&output).contains("config.toml: sampling.preset: no preset nix."), "{}", err(&output));
     home.write(".config/sala-chat/config.toml", "[serve]\nlisten = \"nowhere\"\n");
     assert!(err(&home.run(&["--demo", "serve"])).contains("serve.listen nowhere: ADDR:PORT is needed"));
     assert!(err(&home.run(&["--demo", "serve", "--listen", "::1:x"])).contains("--listen ::1:x: a port is"));
