@@ -1,7 +1,7 @@
 //! How a command fails: errors with an exit code for scripts and a hint for people.
 //!
 //! A message follows `sala-chat: ` and begins with a small letter, unless its first word is a name as it is written
-//! elsewhere. A hint is a sentence of its own. The chat has sentences: [`Failure::of_chat`] makes messages of them.
+//! elsewhere. A hint is a sentence of its own. The chat has whole sentences: [`Failure::of_chat`] makes messages of them.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,6 +16,10 @@ use crate::text::sources::SourceError;
 
 /// First words of the chat's sentences that are no names.
 const FIRST_WORDS: [&str; 9] = ["A ", "More ", "No ", "Not ", "Nothing ", "Saved ", "The ", "There ", "Web "];
+
+/// The runtime panicked.
+pub(super) const RUNTIME_ENDED: &str =
+    "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -34,7 +38,7 @@ impl Failure {
     pub fn of_chat(exit: Exit, sentence: &str) -> Failure {
         let is_ordinary = FIRST_WORDS.iter().any(|word| sentence.starts_with(word));
         let (first, rest) = sentence.split_at(usize::from(is_ordinary));
-        Failure::new(exit, first.to_lowercase() + rest)
+        Failure::new(exit, first.to_lowercase() + rest.trim_end_matches('.'))
     }
 
     pub fn usage(message: impl Into<String>) -> Failure {
@@ -189,11 +193,14 @@ mod tests {
 
     #[test]
     fn a_failure_reads_as_one_sentence_after_the_other() {
-        let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
-        assert_eq!(failure.to_string(), "Not installed. Type this");
+        let failure = Failure::new(Exit::NoModel, "not installed").hint("Type this");
+        assert_eq!(failure.to_string(), "not installed. Type this");
         assert_eq!(failure.to_json()["code"], "no_model");
         let asks = Failure::usage("unknown key ui.tehme: did you mean ui.theme?").hint("Type this");
         assert_eq!(asks.to_string(), "unknown key ui.tehme: did you mean ui.theme? Type this");
+        let of_chat = |sentence| Failure::of_chat(Exit::Failure, sentence).message;
+        assert_eq!(of_chat("No such file: The book.txt."), "no such file: The book.txt");
+        assert_eq!([of_chat("Nothing answers."), of_chat("NVIDIA is gone.")], ["nothing answers", "NVIDIA is gone"]);
     }
 
     #[test]

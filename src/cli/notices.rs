@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::args::SessionChoice;
+use super::failure::RUNTIME_ENDED;
 use super::open::{self, Opened};
 use super::signals::Ending;
-use super::{Context, Failure, out};
+use super::{Context, Exit, Failure, out};
 use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
 use crate::core::transcript::Role;
@@ -29,8 +30,6 @@ pub(super) struct Attended {
     pub(super) signal: Option<u8>,
     pub(super) failed: Option<Failure>,
     pub(super) unsaved: Option<Unsaved>,
-    /// False if the runtime panicked.
-    pub(super) whole: bool,
 }
 
 /// Gives requests to a runtime and its notices, up to the last, to `each`, with a way to send more. What `each` cannot write stops it.
@@ -61,7 +60,10 @@ pub(super) fn attend(
             break;
         }
     }
-    Ok(Attended { whole: opened.ended(), signal: ending.signal(), failed, unsaved })
+    if !opened.ended() {
+        failed.get_or_insert_with(|| Failure::new(Exit::Failure, RUNTIME_ENDED));
+    }
+    Ok(Attended { signal: ending.signal(), failed, unsaved })
 }
 
 /// Serves the requests of a command in a new session and ends it.
@@ -72,7 +74,7 @@ pub(super) fn serve_requests(
 ) -> Result<(Option<u8>, Option<Failure>), Failure> {
     let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent, Input::Lines)?;
     let requests = requests.into_iter().chain([Request::Quit]);
-    let Attended { signal, failed, unsaved, .. } = attend(opened, requests, |notice, _| {
+    let Attended { signal, failed, unsaved } = attend(opened, requests, |notice, _| {
         each(notice);
         Ok(())
     })?;

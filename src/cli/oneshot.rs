@@ -97,7 +97,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         Ok(())
     })?;
     run.unsaved = attended.unsaved;
-    if run.answers.is_empty() || attended.failed.is_some() || !attended.whole {
+    if run.answers.is_empty() || attended.failed.is_some() {
         printer.print_held();
     }
     if let Some(signal) = attended.signal {
@@ -109,12 +109,6 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     }
     if let Some(failure) = attended.failed {
         return Err(failure);
-    }
-    if !attended.whole {
-        return Err(Failure::new(
-            Exit::Failure,
-            "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c",
-        ));
     }
     let Some(answer) = run.answers.first() else {
         if let Some(unsaved) = &run.unsaved {

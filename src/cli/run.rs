@@ -14,6 +14,7 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
 use super::announce::Announcer;
+use super::failure::RUNTIME_ENDED;
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
@@ -334,8 +335,8 @@ impl Loop {
 
     fn runtime_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
-            let farewell = "sala-chat: its working thread ended unexpectedly. The conversation is saved; continue it with: sala-chat -c";
-            self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell.into()) });
+            let farewell = format!("sala-chat: {RUNTIME_ENDED}");
+            self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell) });
         }
     }
 

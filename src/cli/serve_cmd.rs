@@ -194,7 +194,7 @@ impl Serving {
             host.close();
         }
         served.map_err(|e| match e {
-            ServeError::Engine { why, exit } => Failure::new(exit, why),
+            ServeError::Engine { why, exit } => Failure::of_chat(exit, &why),
             ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
             ServeError::Io(_) | ServeError::Panicked => Failure::new(Exit::Failure, e.to_string()),
         })

@@ -143,7 +143,7 @@ fn an_empty_question_or_file_name_fails_at_once() {
 fn asking_a_library_that_is_not_there_makes_none() {
     let home = Home::new();
     let output = home.run(&["--demo", "--device", "cpu", "ask-all", "What is due in May?"]);
-    let expected = "sala-chat: there is no document in the library. sala-chat library add FILE puts one there.\n";
+    let expected = "sala-chat: there is no document in the library. sala-chat library add FILE puts one there\n";
     assert_eq!((output.status.code(), err(&output)), (Some(1), expected));
     assert!(!home.path("data").exists());
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
 use super::super::columns::when;
+use super::super::failure::RUNTIME_ENDED;
 use super::super::run::RuntimeHandle;
 use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, out};
@@ -104,7 +105,7 @@ pub fn run(
             },
             recv(runtime.notices) -> notice => match notice {
                 Ok(notice) => plain.notice(notice),
-                Err(_) => vec![Out::Line("The working thread ended unexpectedly. The conversation is saved.".into()), Out::Exit(Exit::Failure)],
+                Err(_) => vec![Out::Line(format!("sala-chat: {RUNTIME_ENDED}")), Out::Exit(Exit::Failure)],
             },
             recv(outside) -> what => match what {
                 Ok(Outside::Terminate) => { dying = dies(Exit::TERMINATED, 5); vec![Out::Send(Request::Quit)] }
