@@ -2,6 +2,7 @@
 //! presets change those of a session. Every setting is one row of [`table`]; structs, files, variables, options, pages
 //! and messages derive from the rows. The program never rewrites the file; [`edit`] changes one key and keeps comments.
 
+mod answers;
 mod file;
 pub mod layers;
 pub mod page;
@@ -12,10 +13,10 @@ pub mod table;
 mod value;
 mod words;
 
+pub use answers::Settings;
 pub use file::{edit, no_setting};
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
-pub use session::Settings;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
     SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,

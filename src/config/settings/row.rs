@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::session::Settings;
+use super::answers::Settings;
 use super::value::{ALL, Field, OFF, Size, Time};
 
 /// What a setting may be, and its built-in value.

@@ -1,54 +1,14 @@
 //! The answer settings of one session, which `/set`, `/preset`, `/think` and `/spec` change. Kept with it as JSON.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
+use super::answers::Settings;
 use super::preset::{BUILT_IN, builtin};
 use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::value::Field;
-use super::words::ThinkMode;
 use super::{Config, Value};
 use crate::core::sanitize::shell_word;
-use crate::engine::protocol::{Sampling, SpecMode};
+use crate::engine::protocol::Sampling;
 use crate::text::near;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Settings {
-    /// How tokens are chosen. Its `seed` is not used: see [`Settings::seed`].
-    pub sampling: Sampling,
-    /// `None`: a new one for each answer, shown with it.
-    pub seed: Option<u64>,
-    pub max_tokens: u64,
-    pub stop_loops: bool,
-    pub think: ThinkMode,
-    /// Tokens of thought after which the answer begins; 0 is no limit.
-    pub thinking_budget: u64,
-    pub spec: SpecMode,
-    /// The preset these came from, until one is changed.
-    pub preset: String,
-    /// Settings that hold for this run only, with the session's own value, which is kept.
-    #[serde(skip)]
-    pub for_run: BTreeMap<&'static str, String>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            sampling: Sampling::default(),
-            seed: None,
-            max_tokens: 8192,
-            stop_loops: true,
-            think: ThinkMode::Auto,
-            thinking_budget: 0,
-            spec: SpecMode::Auto,
-            preset: "default".into(),
-            for_run: BTreeMap::new(),
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
@@ -266,6 +226,7 @@ fn no_setting(key: &str, value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ThinkMode;
     use super::*;
 
     #[test]
