@@ -101,7 +101,7 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     // What a check would find in a value is not set.
     let before = std::fs::read_to_string(&file).unwrap();
     for (key, value, says) in [
-        ("sampling.preset", "nosuch", "sampling.preset: No preset nosuch."),
+        ("sampling.preset", "nosuch", "sampling.preset: no preset nosuch."),
         ("theme", "nosuch", "ui.theme: no theme nosuch: there are"),
         ("ui.code_theme", "nrod", "ui.code_theme: no code theme nrod: did you mean nord?"),
         ("serve.listen", "0.0.0.0:99999", "serve.listen 0.0.0.0:99999: a port is"),
