@@ -1,5 +1,6 @@
-//! Models from the Hugging Face hub, in the cache folder and layout that other hub tools use too. A file grows as
-//! `.sala-part`, so an interrupted download continues; it gets its name after its hash is checked.
+//! Models from the Hugging Face hub, in the cache folder that other hub tools use too. `hf-hub` knows addresses and
+//! cache layout; its own download has no time limits and uses the server's words as file names, so bytes are read here.
+//! A file grows as `.sala-part`, so an interrupted download continues; it gets its name after its hash is checked.
 
 mod check;
 mod client;
@@ -10,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fs4::FileExt;
+use hf_hub::Repo;
 
 use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
@@ -107,7 +109,7 @@ impl CachedRepo {
     }
 
     fn new(cache: &Path, repo: &str) -> CachedRepo {
-        CachedRepo { folder: cache.join(format!("models--{}", repo.replace('/', "--"))) }
+        CachedRepo { folder: cache.join(Repo::model(repo.to_owned()).folder_name()) }
     }
 
     pub fn folder(&self) -> &Path {

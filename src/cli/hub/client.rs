@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use hf_hub::{Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::config::RedirectAuthHeaders;
@@ -138,9 +139,8 @@ impl Hub {
 
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
         let what = format!("{} at {}", self.repo, clean(revision));
-        let at = encoded(revision).replace('/', "%2F");
-        let url = format!("{}/api/models/{}/revision/{at}?blobs=true", self.endpoint, self.repo);
-        let mut answer = self.get(&url, None, &what)?;
+        let repo = Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision));
+        let mut answer = self.get(&format!("{}/api/{}?blobs=true", self.endpoint, repo.api_url()), None, &what)?;
         let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
         let info: Info = serde_json::from_slice(&bytes)
             .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
