@@ -43,6 +43,11 @@ pub(super) struct Ask {
 }
 
 impl Ask {
+    /// Whether kept state is found by its text, and worth keeping for others.
+    pub(super) fn is_text(&self) -> bool {
+        self.prompt.tokens.is_none() && self.params.score.is_none()
+    }
+
     /// Splits a request into one per answer: they run concurrently.
     pub(super) fn each(self) -> Vec<Ask> {
         let other = |index| Ask { index, record: None, ..self.clone() };

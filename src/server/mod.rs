@@ -276,7 +276,7 @@ impl Server {
             engine: watch::Sender::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
-            records: Records::new(Arc::clone(&options.store)),
+            records: Records::new(Arc::clone(&options.store), Arc::downgrade(&keep.writer)),
             damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
             schemas: Checker::new(options.program.clone()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Wait, Wake, Worker};
+use super::{GONE, Wait, Wake, Worker};
 use crate::core::transcript::{Finish, MessageId};
 use crate::engine::protocol::{
     Command, Ended, EngineEvent, EngineFault, Generate, JobDone, Look, RowsFault, Sampling, Scoring, StateImage, Token,
@@ -12,6 +12,7 @@ use crate::runtime::RuntimeError;
 use crate::runtime::baton::Held;
 use crate::runtime::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer, Written};
 use crate::runtime::link::{Engine, Last, Slot};
+use crate::runtime::path::Path;
 use crate::runtime::segments::Step;
 use crate::server::answer::Answer;
 use crate::server::planner::Wanted;
@@ -21,8 +22,6 @@ use crate::text::steer::steering;
 
 /// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
-/// A request waits for another one's prefill only for at least this many bytes of shared text.
-const WORTH_BYTES: usize = 1_024;
 /// Segments of requests end no message of a conversation.
 const NO_MESSAGE: MessageId = MessageId(0);
 
@@ -84,9 +83,9 @@ impl Request {
         loop {
             let plan = self.planned(lost.take()).await?;
             let from = plan.base.text_bytes();
-            if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from, WORTH_BYTES) {
+            if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from) {
                 self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                let wake = self.wait(Wait::Prefill(prefill)).await;
+                let wake = self.wait(Wait::Turn(prefill)).await;
                 self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 wake?;
                 anew = false;
@@ -94,7 +93,7 @@ impl Request {
             }
             // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
             // unusable.
-            anew = !anew && self.worker.slots.have_more(&self.ask, from, WORTH_BYTES);
+            anew = !anew && self.worker.slots.have_more(&self.ask, from);
             let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
             // Without a slot, another request has taken over the state of this plan.
             if let Some(at) = self.worker.slots.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
@@ -107,23 +106,15 @@ impl Request {
 
     async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan> {
         let Worker { engine, slots, keep, planned, shared, .. } = &mut *self.worker;
-        let id = engine.id();
-        let wanted = Wanted {
-            id,
-            prompt: self.ask.prompt.clone(),
-            scored: self.ask.params.score.is_some(),
-            cancel: self.ask.cancel.clone(),
-            live: slots.live(),
-            fresh: keep.fresh.clone(),
-            lost,
-            limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.info.fingerprint.clone(),
-        };
-        let begun = wanted.begin(shared, planned.clone());
+        let Ask { prompt, params, cancel, .. } = &self.ask;
+        let (id, model) = (engine.id(), engine.info.clone());
+        let (live, fresh, prompt, cancel) = (slots.live(), keep.fresh.clone(), prompt.clone(), cancel.clone());
+        let wanted = Wanted { model, prompt, scored: params.score.is_some(), cancel, live, fresh, lost };
+        let begun = wanted.begin(id, shared, planned.clone());
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
-        match self.wait(Wait::Plan(id)).await? {
+        match self.wait(Wait::Event(id)).await? {
             Wake::Plan(plan) => Ok(plan),
-            Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
+            Wake::Go | Wake::Engine(_) => Err(Refusal::internal(GONE)),
         }
     }
 
@@ -205,12 +196,10 @@ impl Request {
         let slot = slots.at(self.at);
         slot.kept &= self.ask.keep;
         let tip = slot.engine.live.head().filter(|_| self.ask.keep);
-        if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
-            keep.hold(tip, named.as_ref());
-        }
-        if let Some(record) = named {
-            shared.records.add(record);
-        }
+        let is_new = named.is_some() || (self.grown && tip.is_some());
+        // Answers that the disk is too slow for cannot be named: what builds on one could not be kept either.
+        let is_held = shared.is_damaged() || (is_new && keep.hold(tip, named.as_ref()));
+        named.filter(|_| is_held).map(|record| shared.records.add(record));
     }
 
     /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
@@ -219,7 +208,7 @@ impl Request {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
         let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
-        self.worker.empty(self.at);
+        self.empty();
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;
         let stats = stats.map_err(|e| self.failed(e, false, 0))?;
@@ -242,12 +231,11 @@ impl Request {
 
     /// Empties the slot after a failure. Another plan may help before the first token.
     fn failed(&mut self, error: RuntimeError, restoring: bool, tokens: u64) -> Refusal {
-        self.worker.empty(self.at);
+        self.empty();
         self.again = match &error {
             _ if tokens > 0 => None,
             RuntimeError::Engine(EngineFault::RowsLost(rows)) => Some(Some(rows.clone())),
-            // Memory may be the cause: idle live slots hold some.
-            RuntimeError::Engine(EngineFault::Device(_)) if !self.worker.release_idle() && !restoring => None,
+            RuntimeError::Engine(EngineFault::Device(_)) if !restoring => None,
             error => error.is_of_the_slot().then_some(None),
         };
         match error {
@@ -258,6 +246,14 @@ impl Request {
             RuntimeError::Stopped => Refusal::gone(),
             error => Refusal::internal(error.to_string()),
         }
+    }
+
+    /// Empties the slot, whose state is unknown or unwanted.
+    fn empty(&mut self) {
+        let (engine, slot) = self.parts();
+        slot.made(Path::default());
+        // If it fails, the engine is down, which the loop reports to all requests.
+        let _ = engine.send(Command::Release { sequence: slot.sequence });
     }
 
     async fn wait(&mut self, wait: Wait) -> Result<Wake> {
@@ -287,7 +283,7 @@ impl Executor for Request {
     }
 
     async fn event(&mut self, command: u64, _restores: bool) -> (Option<EngineEvent>, bool) {
-        let wake = self.wait(Wait::Engine(command)).await;
+        let wake = self.wait(Wait::Event(command)).await;
         (if let Ok(Wake::Engine(event)) = wake { Some(event) } else { None }, false)
     }
 
