@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 
-use super::notice::Reporter;
+use super::stream::Reporter;
 use super::stream::answer;
 use super::{
     Conversation, Fields, Form, Format, Listener, Params, Phase, Record, Refusal, Result, Shared, blocking, files,

@@ -188,7 +188,7 @@ pub(super) fn likely_chat(tokenizer: &Tokenizer, tokens: &[LikelyToken]) -> Valu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::notice::Event;
+    use crate::server::stream::Event;
 
     #[test]
     fn a_stream_ends_after_its_last_answer_with_what_all_took() {

@@ -1,5 +1,5 @@
 //! Reads JSON objects field by field. Each error names the field. Unread fields are left out and named
-//! ([`super::context`]), or refused if `serve.unknown_fields` says so.
+//! ([`super::request`]), or refused if `serve.unknown_fields` says so.
 
 use std::ops::RangeInclusive;
 

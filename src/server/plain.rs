@@ -1,7 +1,10 @@
 //! Paths that need no answer of the model: health, models, counters, tokens.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
@@ -11,7 +14,8 @@ use serde_json::{Value, json};
 use super::ask::encode;
 use super::request::{self, list, model_named};
 use super::{
-    EngineIs, Fields, Id, Refusal, Result, Shared, blocking, chat, model, model_of, object, render, token_list,
+    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, blocking, chat, locked, model, model_of, object, render,
+    token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -121,4 +125,124 @@ pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Reque
         Ok(object(&json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };
     request::read(&shared, request, read).await
+}
+
+/// Upper bounds of the time to first token, in seconds.
+const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+/// Maximum names of left-out fields with a counter of their own.
+const MOST_IGNORED: usize = 200;
+
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    requests: Mutex<BTreeMap<(String, u16), u64>>,
+    ignored: Mutex<BTreeMap<String, u64>>,
+    tokens: Mutex<Usage>,
+    pub running: AtomicU64,
+    pub connections: AtomicU64,
+    first_token: [AtomicU64; BUCKETS.len()],
+    first_token_count: AtomicU64,
+    first_token_us: AtomicU64,
+}
+
+impl Metrics {
+    pub(super) fn request(&self, path: String, status: u16) {
+        *locked(&self.requests).entry((path, status)).or_default() += 1;
+    }
+
+    pub(super) fn tokens(&self, usage: &Usage) {
+        locked(&self.tokens).add(usage);
+    }
+
+    /// Counts a left-out part of a request; true the first time.
+    pub(super) fn ignored(&self, name: &str) -> bool {
+        let mut ignored = locked(&self.ignored);
+        if ignored.len() >= MOST_IGNORED && !ignored.contains_key(name) {
+            *ignored.entry("other".to_owned()).or_default() += 1;
+            return false;
+        }
+        let count = ignored.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    pub(super) fn first_token(&self, after: Duration) {
+        for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
+            bucket.fetch_add(u64::from(after.as_secs_f64() <= end), Ordering::Relaxed);
+        }
+        self.first_token_count.fetch_add(1, Ordering::Relaxed);
+        self.first_token_us.fetch_add(after.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// `gauges` are the current values: name, help, value.
+    pub(super) fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut out = String::new();
+        let mut family = |name: &str, help: &str, kind: &str, rows: &[(String, String)]| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "# HELP sala_chat_{name} {help}\n# TYPE sala_chat_{name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(out, "sala_chat_{name}{labels} {value}");
+            }
+        };
+        let plain = |value: u64| [(String::new(), value.to_string())];
+        let requests = locked(&self.requests);
+        let row = |((path, status), count): (&(String, u16), &u64)| {
+            (format!("{{path=\"{path}\",status=\"{status}\"}}"), count.to_string())
+        };
+        let rows: Vec<_> = requests.iter().map(row).collect();
+        family("requests_total", "Requests answered, by path and status.", "counter", &rows);
+        let ignored = locked(&self.ignored);
+        let row = |(name, count): (&String, &u64)| {
+            let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
+            (format!("{{field=\"{name}\"}}"), count.to_string())
+        };
+        let rows: Vec<_> = ignored.iter().map(row).collect();
+        let help = "Requests with a field or a tool that was left out, by name.";
+        family("ignored_fields_total", help, "counter", &rows);
+        let tokens = *locked(&self.tokens);
+        for (name, help, counter) in [
+            ("prompt_tokens_total", "Tokens of prompts.", tokens.prompt_tokens),
+            ("cached_tokens_total", "Tokens of prompts found in kept state.", tokens.cached_tokens),
+            ("generated_tokens_total", "Tokens generated.", tokens.completion_tokens),
+            ("drafted_tokens_total", "Tokens drafted by speculation.", tokens.drafted_tokens),
+            ("accepted_tokens_total", "Drafted tokens accepted.", tokens.accepted_tokens),
+        ] {
+            family(name, help, "counter", &plain(counter));
+        }
+        family("requests_running", "Answers being read or written.", "gauge", &plain(get(&self.running)));
+        family("connections", "Open connections.", "gauge", &plain(get(&self.connections)));
+        for (name, help, value) in gauges {
+            family(name, help, "gauge", &plain(*value));
+        }
+        let bucket = |(count, end): (&AtomicU64, f64)| (format!("_bucket{{le=\"{end}\"}}"), get(count).to_string());
+        let mut rows: Vec<_> = self.first_token.iter().zip(BUCKETS).map(bucket).collect();
+        let count = get(&self.first_token_count).to_string();
+        rows.push(("_bucket{le=\"+Inf\"}".to_owned(), count.clone()));
+        rows.push(("_sum".to_owned(), (get(&self.first_token_us) as f64 / 1e6).to_string()));
+        rows.push(("_count".to_owned(), count));
+        family("first_token_seconds", "From a request to its first token.", "histogram", &rows);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_prometheus_form() {
+        let metrics = Metrics::default();
+        metrics.request("/health".into(), 200);
+        metrics.first_token(Duration::from_millis(200));
+        let text = metrics.text(&[("requests_waiting", "In the queue.", 3)]);
+        assert!(text.contains("sala_chat_requests_total{path=\"/health\",status=\"200\"} 1\n"), "{text}");
+        assert!(
+            text.contains("le=\"0.1\"} 0\n") && text.contains("le=\"0.25\"} 1\n") && text.contains("le=\"+Inf\"} 1\n")
+        );
+        assert!(text.contains("\nsala_chat_requests_waiting 3\n"));
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            assert!(line.rsplit_once(' ').is_some_and(|(_, n)| n.parse::<f64>().is_ok()), "{line}");
+        }
+    }
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::runtime::render::Renderer;
-use crate::server::notice::Event;
 use crate::server::prompt::show;
+use crate::server::stream::Event;
 use crate::server::turns::{Call, Turn};
 use crate::text::grammar::Grammars;
 use crate::text::grammar::tests::shortest;
