@@ -7,6 +7,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
+use tokio::sync::Semaphore;
 
 use super::stream::Reporter;
 use super::stream::answer;
@@ -18,6 +19,10 @@ use crate::engine::protocol::{Cancel, Constraint, Token};
 use crate::runtime::render::Rendered;
 use crate::text::schema::Unusable;
 use crate::text::{Before, Begin, quotes};
+
+/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
+/// wait.
+static COMPILERS: Semaphore = Semaphore::const_new(2);
 
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
@@ -104,7 +109,7 @@ pub(super) async fn constraint(
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
     // The semaphore is never closed.
-    let turn = Arc::clone(&shared.compiling).acquire_owned().await.ok();
+    let turn = COMPILERS.acquire().await.ok();
     let compile = move || {
         // Held until the compiler is done, even if the client disconnects.
         let _turn = turn;
@@ -145,7 +150,7 @@ async fn respond(shared: &Arc<Shared>, received: Received, form: impl Form) -> R
     let prompt = render(shared, conversation).await?;
     params.constraint = constraint(shared, format, &params, &prompt.rendered).await?;
     let streamed = params.streamed;
-    answer(submit(shared, prompt, params, record, shared.options.queue)?, streamed, form).await
+    answer(submit(shared, prompt, params, record, shared.options.serve.queue)?, streamed, form).await
 }
 
 /// Queues a prompt unless `most` requests wait; a further prompt of an accepted request has no such limit.

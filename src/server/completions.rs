@@ -198,12 +198,12 @@ async fn answer_all(
     let answer = |(at, given)| async move {
         let (prompt, text) = prompt(shared, given).await?;
         // The first prompt takes the request's place in the queue.
-        let most = if at == 0 { shared.options.queue } else { usize::MAX };
+        let most = if at == 0 { shared.options.serve.queue } else { usize::MAX };
         let listener = submit(shared, prompt, params.clone(), None, most)?;
         Ok((at, (text, collect(listener).await?)))
     };
     let answers: Vec<_> = given.into_iter().enumerate().map(answer).collect();
-    let running = stream::iter(answers).buffer_unordered(shared.options.side_by_side);
+    let running = stream::iter(answers).buffer_unordered(shared.options.serve.side_by_side);
     Ok(running.try_collect::<BTreeMap<usize, _>>().await?.into_values())
 }
 
@@ -221,7 +221,7 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
         form.begin(text);
         form.places = vec![form.places(); params.wanted];
         let streamed = params.streamed;
-        return answer(submit(&shared, prompt, params, None, shared.options.queue)?, streamed, form).await;
+        return answer(submit(&shared, prompt, params, None, shared.options.serve.queue)?, streamed, form).await;
     }
     let (mut choices, mut all) = (Vec::new(), Usage::default());
     for (text, collected) in answer_all(&shared, given, &params).await? {

@@ -35,6 +35,7 @@ use super::{
     Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked,
     messages, plain, responses,
 };
+use crate::config::settings::UnknownFields;
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
@@ -141,12 +142,12 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let (family, label) = (Family::of(request.uri().path()), label(&request).to_owned());
     let connection = request.extensions().get::<Arc<Connection>>().cloned().unwrap_or_default();
     connection.has_request.store(true, Ordering::Relaxed);
-    let page = auth::allowed_page(&shared.options.rules.allowed_origins, request.headers());
+    let page = auth::allowed_page(&shared.options.serve.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
     let context = Arc::new(Context {
-        refuse_unknown: shared.options.rules.refuse_unknown,
+        refuse_unknown: shared.options.serve.unknown_fields == UnknownFields::Refuse,
         owner: connection.owner,
         program: shared.options.program.clone(),
         ..Context::default()

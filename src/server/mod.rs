@@ -1,31 +1,23 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! Connections (`http`) run on one thread with tokio; `http` has the table of paths. A request to an API takes this way:
-//!
-//! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into a `Received` and the
-//!    form of its answer. What the APIs share is read by `params` (parameters, formats), `turns` (messages and their
-//!    parts) and `tools`.
-//! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
-//! 3. One thread (`worker`) runs it on the executor of the runtime: `planner` finds the longest kept prefix, the rest is
-//!    prefilled, `keep` saves the state. `answer` turns tokens into events (`notice`), which return through a channel.
-//! 4. `stream` writes the events in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
+//! `read` in an API's file (`chat`, `messages`, `responses`, `completions`) turns the fields of a request into a `Received`
+//! and the form of its answer. `ask` renders the prompt, compiles the grammar, and queues an `Ask`. One thread (`worker`)
+//! runs it on the executor of the runtime, and its events return to the connection, where `stream` writes them in the
+//! API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
 //! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if messages
-//! have it. `Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
-//! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
-//! docs/serve.md lists the fields.
-//!
-//! From the bottom to the top:
+//! have it. A new field of a response belongs in the API's `Form`; chat completions and completions share
+//! `chunks::Head`, every object of a response has the fields of `response::Sent`. docs/serve.md lists the fields.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
+//! | `refusal`, `request`, `fields` | why a request is refused; its context, its body, its model; its fields |
 //! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
-//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
+//! | `stream`, `chunks`, `response` | events of answers, objects and streams; the forms that several paths share |
 //! | `params`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
 //! | `keep`, `planner`, `answer`, `worker` | state on its way to disk; plans; tokens to events; the thread that runs the requests |
-//! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
-//! | `metrics`, `auth`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
+//! | `plain`, `chat`, `completions`, `responses`, `messages` | paths without an answer, and counters; the APIs |
+//! | `auth`, `http` | access control; connections, their bytes and their paths |
 //!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
@@ -63,9 +55,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use crate::config::settings::{ServeConfig, Settings, UnknownFields};
+use crate::config::settings::{ServeConfig, Settings};
 use crate::core::{Exit, now_ms};
 use crate::engine::protocol::{ModelInfo, Token};
 use crate::runtime::EngineChannels;
@@ -96,9 +88,6 @@ use turns::{Call, Turn, content};
 use worker::Worker;
 
 const MCP: &str = "/mcp";
-/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
-/// wait.
-const COMPILERS: usize = 2;
 
 pub struct Options {
     /// The store for the state of requests, separate from the terminal's.
@@ -113,11 +102,9 @@ pub struct Options {
     pub settings: Settings,
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
-    pub queue: usize,
-    pub side_by_side: usize,
+    pub serve: ServeConfig,
     /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
-    pub rules: Rules,
     /// Another service with the same access control.
     pub mcp: Option<Mounted>,
     /// Program and first arguments that read untrusted data in a child process: schemas ([`crate::text::schema`]) and
@@ -130,29 +117,6 @@ pub struct Mounted {
     pub router: axum::Router,
     /// Ends its open streams.
     pub end: Box<dyn FnOnce() + Send + Sync>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Rules {
-    pub refuse_unknown: bool,
-    /// Other names of the model; `*` matches any text.
-    pub model_aliases: Vec<String>,
-    /// Origins of web pages that may use the server.
-    pub allowed_origins: Vec<String>,
-}
-
-impl Rules {
-    pub fn of(config: &ServeConfig) -> Rules {
-        let list = |text: &str| {
-            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-            entries.map(str::to_owned).collect()
-        };
-        Rules {
-            refuse_unknown: config.unknown_fields == UnknownFields::Refuse,
-            model_aliases: list(&config.model_aliases),
-            allowed_origins: list(&config.allowed_origins),
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -194,9 +158,8 @@ struct Shared {
     /// The store of requests is damaged, and was moved aside.
     damaged: AtomicBool,
     grammars: OnceLock<Result<Grammars, String>>,
-    /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
+    /// Tries a schema before it is compiled.
     schemas: Checker,
-    compiling: Arc<Semaphore>,
     /// Seconds since the epoch.
     started: u64,
 }
@@ -222,6 +185,11 @@ impl Shared {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The entries of a setting that is a list.
+fn listed(setting: &str) -> impl Iterator<Item = &str> {
+    setting.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
 
 fn now_s() -> u64 {
@@ -274,7 +242,6 @@ impl Server {
             damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
             schemas: Checker::new(options.program.clone()),
-            compiling: Arc::new(Semaphore::new(COMPILERS)),
             started: now_s(),
             options,
         });

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::ask::encode;
 use super::request::{self, list, model_named};
 use super::{
-    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, blocking, chat, locked, model, model_of, object, render,
-    token_list,
+    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, blocking, chat, listed, locked, model, model_of, object,
+    render, token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -48,7 +48,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let parked = u64::from(matches!(shared.engine(), EngineIs::Ready(info) if info.parked));
     let text = shared.metrics.text(&[
         ("requests_waiting", "Requests in the queue.", waiting),
-        ("queue_limit", "Requests that may wait.", shared.options.queue as u64),
+        ("queue_limit", "Requests that may wait.", shared.options.serve.queue as u64),
         ("ready", "The model is loaded or parked.", ready),
         ("parked", "The model is parked: its memory is free.", parked),
     ]);
@@ -73,9 +73,9 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
 
 pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response> {
     let info = model(&shared)?;
-    let named = shared.options.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
-    let names = std::iter::once(&info.name).chain(named).cloned();
-    let data = names.map(|name| describe(&shared, &ModelInfo { name, ..info.clone() })).collect();
+    let named = listed(&shared.options.serve.model_aliases).filter(|alias| !alias.contains('*'));
+    let names = std::iter::once(info.name.as_str()).chain(named);
+    let data = names.map(|name| describe(&shared, &ModelInfo { name: name.into(), ..info.clone() })).collect();
     Ok(object(&list(data, false)))
 }
 

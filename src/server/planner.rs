@@ -130,15 +130,6 @@ pub(super) struct Kept {
     pub of_library: bool,
 }
 
-/// What the store holds of a segment, if it is there.
-fn there<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match read {
-        Ok(read) => Ok(Some(read)),
-        Err(StoreError::NoSegment { .. }) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
 impl Wanted {
     /// Whether a path begins a prompt of tokens; a prompt of text is compared elsewhere.
     fn same_tokens(&self, path: &Path) -> bool {
@@ -175,7 +166,7 @@ impl Wanted {
         let mut path = match &tip {
             None => Path::default(),
             Some(tip) => {
-                let Some(plan) = there(store.plan_restore(tip))? else { return Ok(None) };
+                let Some(plan) = StoreError::if_known(store.plan_restore(tip))? else { return Ok(None) };
                 Path::new(plan.path).prefix(plan.usable)
             }
         };
@@ -186,7 +177,7 @@ impl Wanted {
             return Ok(None);
         }
         if let Some(stored) = stored {
-            let opened = there(store.open_what_can_be_read(&stored, 0))?;
+            let opened = StoreError::if_known(store.open_what_can_be_read(&stored, 0))?;
             // Otherwise some of it turned out damaged.
             let whole = opened.filter(|opened| opened.plan.usable + fresh.len() == path.segments().len());
             let Some(opened) = whole else { return Ok(None) };

@@ -115,10 +115,7 @@ impl Records {
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
             return Ok(Some(found.clone()));
         }
-        let stored = match self.store.message(message) {
-            Err(StoreError::NoMessage { .. }) => return Ok(None),
-            stored => stored?,
-        };
+        let Some(stored) = StoreError::if_known(self.store.message(message))? else { return Ok(None) };
         let record = |Row { turns, response }| Record { message, parent: stored.parent, turns, response, sent: None };
         Ok(read(&stored.text).map(record))
     }

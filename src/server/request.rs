@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 
-use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, locked};
+use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
 use crate::engine::protocol::{Cancel, ModelInfo, Token};
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
@@ -133,7 +133,7 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
     if name.eq_ignore_ascii_case(&model.name) {
         return Ok(model);
     }
-    if shared.options.rules.model_aliases.iter().any(|alias| matches(alias, &name)) {
+    if listed(&shared.options.serve.model_aliases).any(|alias| matches(alias, &name)) {
         return Ok(ModelInfo { name, ..model });
     }
     let only = format!("only {} (or default); serve.model_aliases adds names", model.name);

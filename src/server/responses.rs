@@ -176,7 +176,7 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
     let thinking = Thinking { mode: ThinkMode::Off, budget: None };
     let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
     let prompt = render(&shared, conversation).await?;
-    let all = collect(submit(&shared, prompt, params, None, shared.options.queue)?).await?;
+    let all = collect(submit(&shared, prompt, params, None, shared.options.serve.queue)?).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));

@@ -25,7 +25,7 @@ const UNREAD_BYTES: usize = 4 << 20;
 pub(super) struct Whole {
     pub finish: Finish,
     pub stopped_by: Option<String>,
-    /// Of this answer; each of several answers counts the prompt.
+    /// Of this answer, without the prompt.
     pub usage: Usage,
     /// Complete calls of functions in it.
     pub calls: usize,
@@ -101,15 +101,9 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Adds the usage of another prompt.
     pub(super) fn add(&mut self, other: &Usage) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
-        self.add_answer(other);
-    }
-
-    /// Adds another answer to the same prompt.
-    fn add_answer(&mut self, other: &Usage) {
         self.completion_tokens += other.completion_tokens;
         self.thought_tokens += other.thought_tokens;
         self.prompt_ms += other.prompt_ms;
@@ -183,12 +177,11 @@ impl Collected {
     }
 
     pub(super) fn take(&mut self, index: usize, event: &Event) {
-        // The prompt of several answers counts once.
-        if let (0, Event::Begun(usage)) = (index, event) {
-            (self.usage.prompt_tokens, self.usage.cached_tokens) = (usage.prompt_tokens, usage.cached_tokens);
-        }
-        if let Event::Ended(whole) = event {
-            self.usage.add_answer(&whole.usage);
+        match event {
+            // The prompt of several answers counts once.
+            Event::Begun(usage) if index == 0 => self.usage.add(usage),
+            Event::Ended(whole) => self.usage.add(&whole.usage),
+            _ => {}
         }
         self.choices.get_mut(index).into_iter().for_each(|choice| choice.take(event));
     }

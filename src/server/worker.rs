@@ -230,7 +230,7 @@ impl Worker {
     /// Begins the first request that may begin, if fewer are at work than may be. False if there is none.
     fn begin_next(&mut self) -> bool {
         let most = self.engine.model().map_or(0, |m| m.max_sequences.max(1) as usize);
-        if self.busy() >= most.min(self.shared.options.side_by_side) {
+        if self.busy() >= most.min(self.shared.options.serve.side_by_side) {
             return false;
         }
         let may_begin = |entry: &&mut Entry| matches!(&entry.wait, Wait::Turn(state) if state.strong_count() == 0);

@@ -182,8 +182,9 @@ impl Request {
         // If it fails, the engine is down, which the loop reports to all requests.
         let _ = engine.send(Command::MayEvict { sequence: slot.sequence });
         // Count before the event: a client that has its answer finds it in the counters.
-        self.worker.shared.metrics.tokens(&Usage { prompt_tokens: 0, cached_tokens: 0, ..usage });
-        answer.finish(&self.ask, finish, usage);
+        let written = Usage { prompt_tokens: 0, cached_tokens: 0, ..usage };
+        self.worker.shared.metrics.tokens(&written);
+        answer.finish(&self.ask, finish, written);
     }
 
     /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
