@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_stream_ends_after_its_last_answer_with_what_all_took() {
         let options = json!({ "stream_options": { "include_usage": true } });
-        let head = Head::read(&mut Fields::body(options).unwrap(), "id-", "m".into()).unwrap();
+        let head = Head::read(&mut Fields::of(options, "").unwrap(), "id-", "m".into()).unwrap();
         let mut all = Collected::new(2);
         let mut out = String::new();
         for (index, over) in [(1, false), (0, true)] {

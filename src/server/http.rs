@@ -15,7 +15,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, get, post};
 use axum::{Extension, Router};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -87,17 +87,18 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/v1/files", get(|State(shared): Access| files::described(shared, None)))
         .route("/v1/files/{id}", get(|State(shared): Access, Id(id): Id| files::described(shared, Some(id))))
         .route("/tokenizer_info", get(plain::tokenizer_info))
-        .route("/tokenize", post(plain::tokenize))
-        .route("/detokenize", post(plain::detokenize))
+        .route("/tokenize", request::posted(plain::tokenize))
+        .route("/detokenize", request::posted(plain::detokenize))
         .route("/v1/chat/completions", answers(chat::read))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", answers(responses::read))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{id}/input_items", request::own(MethodFilter::GET, responses::input_items))
+        .route("/v1/responses/input_tokens", request::posted(responses::input_tokens))
         .route("/v1/responses/compact", post(responses::compact))
-        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}", request::own(MethodFilter::GET, responses::get))
+        .route("/v1/responses/{id}", request::own(MethodFilter::DELETE, responses::delete))
         .route("/v1/messages", answers(messages::read))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens));
+        .route("/v1/messages/count_tokens", request::posted(messages::count_tokens));
     mcp.into_iter()
         .fold(routes, |routes, mcp| routes.nest_service(MCP, mcp))
         .fallback(|method: Method, uri: Uri| async move {

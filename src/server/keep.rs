@@ -225,25 +225,22 @@ pub(super) struct FreshState {
 #[derive(Clone, Default)]
 pub(super) struct Fresh {
     states: Arc<HashMap<SegmentId, Arc<FreshState>>>,
-    bytes: u64,
 }
 
 impl Fresh {
     /// Adds a state, unless the sum would exceed `most` bytes: a hanging disk must not fill the memory.
     pub(super) fn add(&mut self, state: FreshState, most: u64) {
-        let bytes = state.image.bytes();
-        if self.bytes + bytes <= most {
-            self.bytes += bytes;
-            let before = Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
-            self.bytes -= before.map_or(0, |s| s.image.bytes());
+        if self.bytes() + state.image.bytes() <= most {
+            Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
         }
     }
 
+    fn bytes(&self) -> u64 {
+        self.states.values().map(|state| state.image.bytes()).sum()
+    }
+
     pub(super) fn remove(&mut self, id: &SegmentId) {
-        if self.states.contains_key(id) {
-            let gone = Arc::make_mut(&mut self.states).remove(id);
-            self.bytes -= gone.map_or(0, |s| s.image.bytes());
-        }
+        Arc::make_mut(&mut self.states).remove(id);
     }
 
     /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
@@ -306,10 +303,6 @@ fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
 
 /// Damage in the store of requests never keeps a request from its answer.
 impl Shared {
-    pub(super) fn usable_store(&self) -> Option<&Store> {
-        (!self.is_damaged()).then_some(&*self.options.store)
-    }
-
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Relaxed)
     }
@@ -323,14 +316,11 @@ impl Shared {
         if self.damaged.swap(true, Ordering::Relaxed) {
             return;
         }
-        match set_aside(self.options.store.root()) {
-            Ok(place) => tracing::warn!(
-                "kept state of requests is damaged ({e}): it was moved to {}; answers go on, and nothing is kept until the \
-                 next start",
-                place.display()
-            ),
-            Err(io) => tracing::warn!("kept state of requests is damaged ({e}) and cannot be moved aside: {io}"),
-        }
+        let moved = match set_aside(self.options.store.root()) {
+            Ok(place) => format!("it was moved to {}", place.display()),
+            Err(io) => format!("it cannot be moved aside: {io}"),
+        };
+        tracing::warn!("kept state of requests is damaged ({e}): {moved}; nothing is kept until the next start");
     }
 }
 

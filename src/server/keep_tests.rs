@@ -116,10 +116,10 @@ fn no_more_is_held_than_allowed_and_the_same_state_counts_once() {
     fresh.add(state(None, 0, "a", true), 25);
     fresh.add(state(None, 0, "a", true), 25);
     fresh.add(state(None, 0, "ab", true), 25);
-    assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+    assert_eq!((fresh.bytes(), fresh.states.len()), (20, 2));
     fresh.add(state(None, 0, "abc", true), 25);
-    assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+    assert_eq!((fresh.bytes(), fresh.states.len()), (20, 2));
     let ids: Vec<SegmentId> = fresh.states.keys().copied().collect();
     ids.iter().for_each(|id| fresh.remove(id));
-    assert_eq!((fresh.bytes, fresh.states.len()), (0, 0));
+    assert_eq!((fresh.bytes(), fresh.states.len()), (0, 0));
 }

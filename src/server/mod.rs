@@ -150,7 +150,8 @@ struct Shared {
     options: Options,
     renderer: Renderer,
     waiting: AtomicUsize,
-    asks: Sender<Ask>,
+    /// `None`: the server has ended.
+    asks: Sender<Option<Ask>>,
     engine: watch::Sender<EngineIs>,
     phase: watch::Sender<Phase>,
     metrics: Metrics,
@@ -201,8 +202,6 @@ pub struct Server {
     shared: Arc<Shared>,
     mcp: Option<Mounted>,
     worker: JoinHandle<Result<(), Unsaved>>,
-    /// The worker ends when this channel closes.
-    orders: Sender<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -224,7 +223,6 @@ impl Server {
     /// The system cannot start another thread.
     pub fn start(mut options: Options) -> std::io::Result<Server> {
         let (asks, inbox) = crossbeam_channel::unbounded();
-        let (orders, ends) = crossbeam_channel::bounded(0);
         let keep = Keep::new(Arc::clone(&options.store))?;
         let mcp = options.mcp.take();
         // The worker alone receives events.
@@ -247,9 +245,9 @@ impl Server {
         });
         let of_worker = Arc::clone(&shared);
         // Requests in progress are not `Send`, so the worker is created on its thread.
-        let run = move || Worker::run(of_worker, inbox, ends, engine, keep);
+        let run = move || Worker::run(of_worker, inbox, engine, keep);
         let worker = std::thread::Builder::new().name("server".into()).spawn(run)?;
-        Ok(Server { shared, mcp, worker, orders })
+        Ok(Server { shared, mcp, worker })
     }
 
     pub fn stop(&self) -> Stop {
@@ -262,7 +260,8 @@ impl Server {
     /// The engine failed, or state could not be saved.
     pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
         let served = http::serve(&self.shared, listener, self.mcp);
-        drop(self.orders);
+        // A worker that is gone has failed.
+        let _ = self.shared.asks.send(None);
         let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
         served?;
         if let EngineIs::Down { why, exit } = self.shared.engine() {

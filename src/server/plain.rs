@@ -1,21 +1,20 @@
 //! Paths that need no answer of the model: health, models, counters, tokens.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::ask::encode;
-use super::request::{self, list, model_named};
+use super::request::{list, model_named};
 use super::{
-    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, blocking, chat, listed, locked, model, model_of, object,
-    render, token_list,
+    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
+    token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -46,7 +45,11 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     let waiting = shared.waiting.load(Ordering::Relaxed) as u64;
     let ready = u64::from(matches!(shared.engine(), EngineIs::Ready(_)));
     let parked = u64::from(matches!(shared.engine(), EngineIs::Ready(info) if info.parked));
+    let [running, connections] =
+        [&shared.metrics.running, &shared.metrics.connections].map(|n| n.load(Ordering::Relaxed));
     let text = shared.metrics.text(&[
+        ("requests_running", "Answers being read or written.", running),
+        ("connections", "Open connections.", connections),
         ("requests_waiting", "Requests in the queue.", waiting),
         ("queue_limit", "Requests that may wait.", shared.options.serve.queue as u64),
         ("ready", "The model is loaded or parked.", ready),
@@ -98,33 +101,26 @@ pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -
     Ok(object(&describe(&shared, &model_named(&shared, Some(id))?)))
 }
 
-pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
-    let read = |shared: &Shared, mut fields: Fields| {
-        let limit = model_of(shared, &mut fields)?.context_limit;
-        let special = fields.truth("add_special_tokens")?.unwrap_or(true);
-        let prompt = fields.text("prompt")?;
-        let chat = if fields.has("messages") { Some(chat::conversation(shared, &mut fields)?) } else { None };
-        fields.done().map(|()| (prompt, chat, special, limit))
-    };
-    let (prompt, chat, special, limit) = request::read(&shared, request, read).await?;
-    let text = match (prompt, chat) {
-        (Some(prompt), None) => prompt,
-        (None, Some(chat)) => render(&shared, chat).await?.rendered.text.clone(),
+pub(super) fn tokenize(shared: &Shared, mut fields: Fields) -> Result<Value> {
+    let limit = model_of(shared, &mut fields)?.context_limit;
+    let special = fields.truth("add_special_tokens")?.unwrap_or(true);
+    let prompt = fields.text("prompt")?;
+    let chat = if fields.has("messages") { Some(chat::conversation(shared, &mut fields)?) } else { None };
+    fields.done()?;
+    let tokens = match (prompt, chat) {
+        (Some(prompt), None) => encode(shared, &prompt, special)?,
+        (None, Some(chat)) => encode(shared, &render(shared, chat)?.rendered.text, special)?,
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
-    let tokens = encode(&shared, text, special).await?;
-    blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
+    Ok(json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens }))
 }
 
-pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
-    let read = |shared: &Shared, mut fields: Fields| {
-        model_of(shared, &mut fields)?;
-        fields.require("tokens")?;
-        let tokens = token_list(shared, &fields.list("tokens")?.unwrap_or_default(), "tokens")?;
-        fields.done()?;
-        Ok(object(&json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
-    };
-    request::read(&shared, request, read).await
+pub(super) fn detokenize(shared: &Shared, mut fields: Fields) -> Result<Value> {
+    model_of(shared, &mut fields)?;
+    fields.require("tokens")?;
+    let tokens = token_list(shared, &fields.list("tokens")?.unwrap_or_default(), "tokens")?;
+    fields.done()?;
+    Ok(json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) }))
 }
 
 /// Upper bounds of the time to first token, in seconds.
@@ -175,53 +171,42 @@ impl Metrics {
     }
 
     /// `gauges` are the current values: name, help, value.
-    pub(super) fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
+    fn text(&self, gauges: &[(&'static str, &'static str, u64)]) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut out = String::new();
-        let mut family = |name: &str, help: &str, kind: &str, rows: &[(String, String)]| {
-            // Writing to a string does not fail.
-            let _ = writeln!(out, "# HELP sala_chat_{name} {help}\n# TYPE sala_chat_{name} {kind}");
-            for (labels, value) in rows {
-                let _ = writeln!(out, "sala_chat_{name}{labels} {value}");
-            }
-        };
-        let plain = |value: u64| [(String::new(), value.to_string())];
-        let requests = locked(&self.requests);
-        let row = |((path, status), count): (&(String, u16), &u64)| {
+        let plain = |value: u64| vec![(String::new(), value.to_string())];
+        let request = |((path, status), count): (&(String, u16), &u64)| {
             (format!("{{path=\"{path}\",status=\"{status}\"}}"), count.to_string())
         };
-        let rows: Vec<_> = requests.iter().map(row).collect();
-        family("requests_total", "Requests answered, by path and status.", "counter", &rows);
-        let ignored = locked(&self.ignored);
-        let row = |(name, count): (&String, &u64)| {
+        let ignored = |(name, count): (&String, &u64)| {
             let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
             (format!("{{field=\"{name}\"}}"), count.to_string())
         };
-        let rows: Vec<_> = ignored.iter().map(row).collect();
-        let help = "Requests with a field or a tool that was left out, by name.";
-        family("ignored_fields_total", help, "counter", &rows);
-        let tokens = *locked(&self.tokens);
-        for (name, help, counter) in [
-            ("prompt_tokens_total", "Tokens of prompts.", tokens.prompt_tokens),
-            ("cached_tokens_total", "Tokens of prompts found in kept state.", tokens.cached_tokens),
-            ("generated_tokens_total", "Tokens generated.", tokens.completion_tokens),
-            ("drafted_tokens_total", "Tokens drafted by speculation.", tokens.drafted_tokens),
-            ("accepted_tokens_total", "Drafted tokens accepted.", tokens.accepted_tokens),
-        ] {
-            family(name, help, "counter", &plain(counter));
-        }
-        family("requests_running", "Answers being read or written.", "gauge", &plain(get(&self.running)));
-        family("connections", "Open connections.", "gauge", &plain(get(&self.connections)));
-        for (name, help, value) in gauges {
-            family(name, help, "gauge", &plain(*value));
-        }
         let bucket = |(count, end): (&AtomicU64, f64)| (format!("_bucket{{le=\"{end}\"}}"), get(count).to_string());
-        let mut rows: Vec<_> = self.first_token.iter().zip(BUCKETS).map(bucket).collect();
+        let mut first_token: Vec<_> = self.first_token.iter().zip(BUCKETS).map(bucket).collect();
         let count = get(&self.first_token_count).to_string();
-        rows.push(("_bucket{le=\"+Inf\"}".to_owned(), count.clone()));
-        rows.push(("_sum".to_owned(), (get(&self.first_token_us) as f64 / 1e6).to_string()));
-        rows.push(("_count".to_owned(), count));
-        family("first_token_seconds", "From a request to its first token.", "histogram", &rows);
+        first_token.push(("_bucket{le=\"+Inf\"}".to_owned(), count.clone()));
+        first_token.push(("_sum".to_owned(), (get(&self.first_token_us) as f64 / 1e6).to_string()));
+        first_token.push(("_count".to_owned(), count));
+        let requests = locked(&self.requests).iter().map(request).collect();
+        let ignored = locked(&self.ignored).iter().map(ignored).collect();
+        let tokens = *locked(&self.tokens);
+        let counters = [
+            ("requests_total", "Requests answered, by path and status.", requests),
+            ("ignored_fields_total", "Requests with a field or a tool that was left out, by name.", ignored),
+            ("prompt_tokens_total", "Tokens of prompts.", plain(tokens.prompt_tokens)),
+            ("cached_tokens_total", "Tokens of prompts found in kept state.", plain(tokens.cached_tokens)),
+            ("generated_tokens_total", "Tokens generated.", plain(tokens.completion_tokens)),
+            ("drafted_tokens_total", "Tokens drafted by speculation.", plain(tokens.drafted_tokens)),
+            ("accepted_tokens_total", "Drafted tokens accepted.", plain(tokens.accepted_tokens)),
+        ];
+        let mut out = String::new();
+        let mut family = |name: &str, help: &str, kind: &str, rows: Vec<(String, String)>| {
+            out.push_str(&format!("# HELP sala_chat_{name} {help}\n# TYPE sala_chat_{name} {kind}\n"));
+            rows.iter().for_each(|(labels, value)| out.push_str(&format!("sala_chat_{name}{labels} {value}\n")));
+        };
+        counters.into_iter().for_each(|(name, help, rows)| family(name, help, "counter", rows));
+        gauges.iter().for_each(|(name, help, value)| family(name, help, "gauge", plain(*value)));
+        family("first_token_seconds", "From a request to its first token.", "histogram", first_token);
         out
     }
 }

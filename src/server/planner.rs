@@ -21,6 +21,7 @@ use crate::text::{Halt, TextError};
 
 /// A prompt to plan, and the live and pending state at that time.
 pub(super) struct Wanted {
+    pub id: u64,
     pub model: ModelInfo,
     pub prompt: Prompt,
     /// All of it is scored, on an empty state.
@@ -41,19 +42,14 @@ pub(super) struct Plan {
 }
 
 impl Wanted {
-    /// Plans on a thread of its own, and sends the plan with `id`.
-    pub(super) fn begin(
-        self,
-        id: u64,
-        shared: &Arc<Shared>,
-        planned: Sender<(u64, Result<Plan>)>,
-    ) -> std::io::Result<()> {
+    /// Plans on a thread of its own, and sends the plan.
+    pub(super) fn begin(self, shared: &Arc<Shared>, to: Sender<(u64, Result<Plan>)>) -> std::io::Result<()> {
         let shared = Arc::clone(shared);
         let work = move || {
             let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
             let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
             // The receiver is gone once the server has ended.
-            let _ = planned.send((id, made));
+            let _ = to.send((self.id, made));
         };
         std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
     }
@@ -68,7 +64,7 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
 
 fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     let (prompt, limit) = (&wanted.prompt, wanted.model.context_limit);
-    let store = shared.usable_store();
+    let store = Some(&*shared.options.store).filter(|_| !shared.is_damaged());
     let library = shared.options.library.as_deref().filter(|_| prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);

@@ -284,6 +284,7 @@ impl Conversation {
 mod tests {
     use super::*;
     use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    use crate::runtime::render::MARK;
     use crate::text::TextModel;
 
     fn renderer() -> Renderer {

@@ -81,10 +81,6 @@ impl Records {
         Records { store, writer, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
-    pub(super) fn fresh(&self) -> MessageId {
-        self.store.new_message_id(None)
-    }
-
     pub(super) fn add(&self, record: Record) {
         let mut recent = locked(&self.recent);
         recent.push_back(record);
@@ -159,7 +155,7 @@ impl Records {
     pub(super) fn delete(&self, id: &str) -> Result<()> {
         let head = self.get(id, "response_id")?.message;
         locked(&self.deleted).insert(head);
-        let save = Save { changes: vec![Change::Trash { head }], images: Vec::new() };
+        let save = Save { changes: vec![Change::Trash(head)], images: Vec::new() };
         self.writer.upgrade().map(|writer| writer.save(save));
         Ok(())
     }

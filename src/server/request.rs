@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on, post};
 use glob::{MatchOptions, Pattern};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -29,18 +30,36 @@ pub(super) const BODY_BYTES: usize = 32 << 20;
 /// few enough to fit in memory several times.
 const BODY_OBJECTS: usize = 100_000;
 
-/// Reads the fields of a JSON body, on a thread of its own: a long one would block all other connections.
+/// Reads the fields of a JSON body, and what follows from them, on a thread of its own: a long one would block all other connections.
 pub(super) async fn read<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
-    read: fn(&Shared, Fields) -> Result<T>,
+    read: impl FnOnce(&Shared, Fields) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let (head, body) = request.into_parts();
     check(&head.headers)?;
     // It has arrived: `http` collects it.
     let body = body.collect().await.map_err(|e| Refusal::internal(e.to_string()))?;
     let (shared, bytes) = (Arc::clone(shared), body.to_bytes());
-    blocking(move || read(&shared, Fields::body(parse(&bytes)?)?)).await
+    blocking(move || read(&shared, Fields::of(parse(&bytes)?, "")?)).await
+}
+
+/// A path that reads a body and is answered at once.
+pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+    post(async move |State(shared): State<Arc<Shared>>, request: Request| {
+        self::read(&shared, request, read).await.map(|value| object(&value))
+    })
+}
+
+/// A path that looks up the user's own data by an id and the query string, which has words and numbers without
+/// escapes; on a thread of its own, since that may read the disk.
+pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+    on(method, async move |State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri| {
+        own_data()?;
+        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
+        blocking(move || look(&shared, &id, query)).await.map(|value| object(&value))
+    })
 }
 
 fn parse(bytes: &[u8]) -> Result<Value> {

@@ -77,8 +77,11 @@ pub(super) fn given(fields: &Fields) -> Value {
         match name.as_str() {
             "reasoning" => value["effort"] = sent["effort"].clone(),
             "text" => {
-                for field in ["format", "verbosity"].into_iter().filter(|field| !sent[*field].is_null()) {
-                    value[field] = if field == "format" { text_format(&sent[field]) } else { sent[field].clone() };
+                if !sent["format"].is_null() {
+                    value["format"] = text_format(&sent["format"]);
+                }
+                if !sent["verbosity"].is_null() {
+                    value["verbosity"] = sent["verbosity"].clone();
                 }
             }
             _ => *value = sent,

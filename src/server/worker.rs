@@ -70,7 +70,7 @@ impl Entry {
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    asks: Receiver<Ask>,
+    asks: Receiver<Option<Ask>>,
     engine: Engine,
     keep: Keep,
     planned: Sender<(u64, Result<Plan>)>,
@@ -84,11 +84,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs until `orders` closes, then saves the pending state.
+    /// Runs until the last request, then saves the pending state.
     pub(super) fn run(
         shared: Arc<Shared>,
-        asks: Receiver<Ask>,
-        mut orders: Receiver<()>,
+        asks: Receiver<Option<Ask>>,
         engine: EngineChannels,
         keep: Keep,
     ) -> Result<(), Unsaved> {
@@ -127,9 +126,9 @@ impl Worker {
             select! {
                 recv(worker.asks) -> ask => match ask {
                     // The prompt is scored once, before the request splits into its answers.
-                    Ok(ask) if ask.params.score.is_some() => worker.queue(ask),
-                    Ok(ask) => worker.queue_each(ask),
-                    Err(_) => worker.asks = never(),
+                    Ok(Some(ask)) if ask.params.score.is_some() => worker.queue(ask),
+                    Ok(Some(ask)) => worker.queue_each(ask),
+                    Ok(None) | Err(_) => (ending, worker.asks) = (true, never()),
                 },
                 recv(plans) -> planned => if let Ok((id, plan)) = planned {
                     worker.wake(id, plan.map(Wake::Plan));
@@ -142,10 +141,6 @@ impl Worker {
                     Ok(event) => worker.keep.on_event(event),
                     Err(_) => worker.keep.events = never(),
                 },
-                recv(orders) -> _ => {
-                    ending = true;
-                    orders = never();
-                }
                 recv(tick) -> _ => {}
             }
         }
@@ -186,7 +181,7 @@ impl Worker {
 
     fn queue(&mut self, ask: Ask) {
         let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
-        let run = Running::new(async move { Request::new(Held::new(baton, ()), ask).carry_out().await });
+        let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
         self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
     }
 

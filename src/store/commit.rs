@@ -98,9 +98,7 @@ pub enum Change {
     },
     AddDocument(NewDocument),
     /// Moves the sessions with this head to the trash.
-    Trash {
-        head: MessageId,
-    },
+    Trash(MessageId),
     Prompt(String),
     /// Replaces the unsent input of a session, or of one of [`super::draft_places`]; an empty text removes it.
     Draft {
@@ -232,7 +230,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
             out.grown.extend(query::row(tx, sql, [message.0], |r| Ok(SessionId(r.get(0)?)))?);
         }
         Change::AddDocument(new) => note(out, add_document(tx, new)?),
-        Change::Trash { head } => {
+        Change::Trash(head) => {
             let sql = "SELECT id FROM session WHERE head = ?1";
             let sessions: Vec<SessionId> = query::rows(tx, sql, [head.0], |r| Ok(SessionId(r.get(0)?)))?;
             sessions.into_iter().try_for_each(|session| trash(tx, session))?;

@@ -80,9 +80,6 @@ pub enum StoreError {
 
 impl StoreError {
     /// `None` for a segment or a message that is not in the database.
-    ///
-    /// # Errors
-    /// Any other one.
     pub fn if_known<T>(found: Result<T>) -> Result<Option<T>> {
         match found {
             Err(StoreError::NoSegment { .. } | StoreError::NoMessage { .. }) => Ok(None),

@@ -26,8 +26,8 @@ const ATTEMPTS: u32 = 8;
 const NO_MESSAGE: MessageId = MessageId(0);
 
 pub(super) struct Request {
-    pub worker: Held<Worker, ()>,
-    pub ask: Ask,
+    worker: Held<Worker, ()>,
+    ask: Ask,
     /// Its slot during an attempt.
     at: usize,
     /// The attempt has added kept state.
@@ -37,17 +37,14 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(worker: Held<Worker, ()>, ask: Ask) -> Request {
-        Request { worker, ask, at: 0, grown: false, again: None }
-    }
-
-    pub(super) async fn carry_out(mut self) {
-        self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        let done = match self.worker.wake.take() {
+    pub(super) async fn run(worker: Held<Worker, ()>, ask: Ask) {
+        let mut request = Request { worker, ask, at: 0, grown: false, again: None };
+        request.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        let done = match request.worker.wake.take() {
             Some(Err(refusal)) => Err(refusal),
-            _ => self.answer().await,
+            _ => request.answer().await,
         };
-        let Request { mut worker, mut ask, .. } = self;
+        let Request { mut worker, mut ask, .. } = request;
         match done {
             Err(refusal) => _ = ask.to.report(Notice::Failed(refusal)),
             // Its prompt is scored; now it splits into its answers.
@@ -109,8 +106,8 @@ impl Request {
         let Ask { prompt, params, cancel, .. } = &self.ask;
         let (id, model) = (engine.id(), engine.info.clone());
         let (live, fresh, prompt, cancel) = (slots.live(), keep.fresh.clone(), prompt.clone(), cancel.clone());
-        let wanted = Wanted { model, prompt, scored: params.score.is_some(), cancel, live, fresh, lost };
-        let begun = wanted.begin(id, shared, planned.clone());
+        let wanted = Wanted { id, model, prompt, scored: params.score.is_some(), cancel, live, fresh, lost };
+        let begun = wanted.begin(shared, planned.clone());
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
         match self.wait(Wait::Event(id)).await? {
             Wake::Plan(plan) => Ok(plan),
@@ -170,7 +167,7 @@ impl Request {
             prompt_tokens,
             cached_tokens: stats.reused,
             completion_tokens: answer.tokens,
-            thought_tokens: answer.thought_tokens(),
+            thought_tokens: answer.decoder.thought_tokens(),
             prompt_ms: stats.prefill_ms,
             predicted_ms: last.decode_ms,
             drafted_tokens: last.spec.drafted,
