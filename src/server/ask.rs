@@ -52,8 +52,11 @@ impl Ask {
         self.prompt.tokens.is_none() && self.params.score.is_none()
     }
 
-    /// Splits a request into one per answer: they run concurrently.
+    /// Splits a request into one per answer: they run concurrently. A prompt to be scored is read once before.
     pub(super) fn each(self) -> Vec<Ask> {
+        if self.params.score.is_some() {
+            return vec![self];
+        }
         let other = |index| Ask { index, record: None, ..self.clone() };
         let others: Vec<Ask> = (1..self.params.wanted).map(other).collect();
         std::iter::once(self).chain(others).collect()

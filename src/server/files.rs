@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
+use super::{Conversation, Fields, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
 use crate::runtime::render::safe_name;
 use crate::runtime::text_as_read;
 use crate::store::{DocumentRecord, StoreError};
@@ -54,20 +55,18 @@ fn describe(record: &DocumentRecord) -> Value {
     })
 }
 
-/// The list, or the one document of an id, looked up on a thread of its own.
-pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response> {
-    let look = move || {
+pub(super) async fn listed(State(shared): State<Arc<Shared>>) -> Result<Response> {
+    blocking(move || {
         own_data()?;
-        let records = documents(&shared)?;
-        match id {
-            None => {
-                let data: Value = records.iter().map(describe).collect();
-                Ok(json!({ "object": "list", "data": data, "has_more": false }))
-            }
-            Some(id) => records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(&id, "file_id")),
-        }
-    };
-    blocking(look).await.map(|value| object(&value))
+        let data: Value = documents(&shared)?.iter().map(describe).collect();
+        Ok(object(&json!({ "object": "list", "data": data, "has_more": false })))
+    })
+    .await
+}
+
+pub(super) fn described(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    let records = documents(shared)?;
+    records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(id, "file_id"))
 }
 
 /// The two turns that show a document to the model.

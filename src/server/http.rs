@@ -32,8 +32,8 @@ use super::ask::answers;
 use super::auth;
 use super::request::{self, BODY_BYTES, Context, Ends, REQUEST};
 use super::{
-    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked,
-    messages, plain, responses,
+    Family, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked, messages,
+    plain, responses,
 };
 use crate::config::settings::UnknownFields;
 
@@ -84,8 +84,8 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/unpark", post(|State(shared): Access| plain::parked(shared, false)))
         .route("/v1/models", get(plain::models))
         .route("/v1/models/{id}", get(plain::model_route))
-        .route("/v1/files", get(|State(shared): Access| files::described(shared, None)))
-        .route("/v1/files/{id}", get(|State(shared): Access, Id(id): Id| files::described(shared, Some(id))))
+        .route("/v1/files", get(files::listed))
+        .route("/v1/files/{id}", request::own(MethodFilter::GET, files::described))
         .route("/tokenizer_info", get(plain::tokenizer_info))
         .route("/tokenize", request::posted(plain::tokenize))
         .route("/detokenize", request::posted(plain::detokenize))

@@ -118,6 +118,8 @@ impl Worker {
             worker = worker.advance();
             let busy = worker.busy();
             worker.shared.metrics.running.store(busy as u64, Ordering::Relaxed);
+            let waiting = worker.requests.len() - busy + worker.asks.len();
+            worker.shared.waiting.store(waiting, Ordering::Relaxed);
             if ending && busy == 0 {
                 break;
             }
@@ -125,9 +127,7 @@ impl Worker {
             let tick = if busy > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(worker.asks) -> ask => match ask {
-                    // The prompt is scored once, before the request splits into its answers.
-                    Ok(Some(ask)) if ask.params.score.is_some() => worker.queue(ask),
-                    Ok(Some(ask)) => worker.queue_each(ask),
+                    Ok(Some(ask)) => worker.queue(ask),
                     Ok(None) | Err(_) => (ending, worker.asks) = (true, never()),
                 },
                 recv(plans) -> planned => if let Ok((id, plan)) = planned {
@@ -174,15 +174,12 @@ impl Worker {
         self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
-    fn queue_each(&mut self, ask: Ask) {
-        self.shared.waiting.fetch_add(ask.params.wanted - 1, Ordering::Relaxed);
-        ask.each().into_iter().for_each(|ask| self.queue(ask));
-    }
-
     fn queue(&mut self, ask: Ask) {
-        let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
-        let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
-        self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
+        for ask in ask.each() {
+            let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
+            let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
+            self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
+        }
     }
 
     fn refuse(&mut self, refusal: &Refusal, picked: impl Fn(&Entry) -> bool) {

@@ -1,7 +1,6 @@
 //! A request, from its plan to its record, as one function.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{GONE, Wait, Wake, Worker};
 use crate::core::transcript::{Finish, MessageId};
@@ -39,7 +38,6 @@ pub(super) struct Request {
 impl Request {
     pub(super) async fn run(worker: Held<Worker, ()>, ask: Ask) {
         let mut request = Request { worker, ask, at: 0, grown: false, again: None };
-        request.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         let done = match request.worker.wake.take() {
             Some(Err(refusal)) => Err(refusal),
             _ => request.answer().await,
@@ -50,8 +48,7 @@ impl Request {
             // Its prompt is scored; now it splits into its answers.
             Ok(()) if ask.params.score.take().is_some() && ask.params.max_tokens > 0 => {
                 ask.keep = false;
-                worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                worker.queue_each(ask);
+                worker.queue(ask);
             }
             Ok(()) => {}
         }
@@ -81,10 +78,7 @@ impl Request {
             let plan = self.planned(lost.take()).await?;
             let from = plan.base.text_bytes();
             if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from) {
-                self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                let wake = self.wait(Wait::Turn(prefill)).await;
-                self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                wake?;
+                self.wait(Wait::Turn(prefill)).await?;
                 anew = false;
                 continue;
             }
