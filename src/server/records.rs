@@ -156,7 +156,9 @@ impl Records {
         let head = self.get(id, "response_id")?.message;
         locked(&self.deleted).insert(head);
         let save = Save { changes: vec![Change::Trash(head)], images: Vec::new() };
-        self.writer.upgrade().map(|writer| writer.save(save));
+        if let Some(writer) = self.writer.upgrade() {
+            writer.save(save);
+        }
         Ok(())
     }
 }

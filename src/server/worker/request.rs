@@ -191,7 +191,9 @@ impl Request {
         let is_new = named.is_some() || (self.grown && tip.is_some());
         // Answers that the disk is too slow for cannot be named: what builds on one could not be kept either.
         let is_held = shared.is_damaged() || (is_new && keep.hold(tip, named.as_ref()));
-        named.filter(|_| is_held).map(|record| shared.records.add(record));
+        if let Some(record) = named.filter(|_| is_held) {
+            shared.records.add(record);
+        }
     }
 
     /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
