@@ -242,7 +242,7 @@ impl Request {
         }
     }
 
-    /// Empties the slot, whose state is unknown or unwanted.
+    /// Empties a slot with unknown or unwanted state.
     fn empty(&mut self) {
         let (engine, slot) = self.parts();
         slot.made(Path::default());
