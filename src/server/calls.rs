@@ -1,9 +1,9 @@
 //! Calls of functions in an answer: extracted from its text, their arguments streamed during decode.
 //!
 //! There are two notations: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which the system text describes if
-//! the template has no functions, and the released model's `<function name="…"><param name="…">…</param></function>`
-//! . A call begins with its name and the start of its arguments; anything shorter is text. If the
-//! arguments break off, the call has arguments that are no JSON, as with other servers.
+//! the template has no functions, and the released model's `<function name="…"><param name="…">…</param></function>`.
+//! A call begins with its name and the start of its arguments; anything shorter is text. If the arguments break off, the
+//! call has arguments that are no JSON, as with other servers.
 //!
 //! The text from the opening mark on is held, and read anew as it grows; what it adds to the arguments is sent.
 
@@ -262,8 +262,8 @@ fn json_call(text: &str) -> Option<Read> {
     Some(Read { name, arguments, end: None })
 }
 
-/// Reads a call in the notation of elements; `None` unless its first parameter or its end has begun. Text that cannot begin a mark breaks it.
-/// `last`: the text is complete.
+/// Reads a call in the notation of elements; `None` unless its first parameter or its end has begun. Text that cannot
+/// begin a mark breaks it. `last`: the text is complete.
 fn native(text: &str, last: bool) -> Option<Read> {
     let (name, mut rest) = text.split_once(NAME_END)?;
     if ![PARAM, NATIVE.1].iter().any(|mark| rest.trim_start().starts_with(mark)) {

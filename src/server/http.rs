@@ -1,5 +1,5 @@
-//! Connections: accepting, limits of time and number, the table of paths, orderly shutdown, and the bytes: a reader must
-//! take some regularly, and an unreadable head gets an error in the server's form.
+//! Connections: accepting, limits of time and number, the table of paths, orderly shutdown, and the bytes: a reader
+//! must take some regularly, and an unreadable head gets an error in the server's form.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,12 +1,12 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! `read` in an API's file (`chat`, `messages`, `responses`, `completions`) turns the fields of a request into a `Received`
-//! and the form of its answer. `ask` renders the prompt, compiles the grammar, and queues an `Ask`. One thread (`worker`)
-//! runs it on the executor of the runtime, and its events return to the connection, where `stream` writes them in the
-//! API's form (`stream::Form`): `whole` as one object, `event` as a stream.
+//! `read` in an API's file (`chat`, `messages`, `responses`, `completions`) turns the fields of a request into a
+//! `Received` and the form of its answer. `ask` renders the prompt, compiles the grammar, and queues an `Ask`. One thread
+//! (`worker`) runs it on the executor of the runtime, and its events return to the connection, where `stream` writes
+//! them in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
-//! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if messages
-//! have it. A new field of a response belongs in the API's `Form`; chat completions and completions share
+//! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if
+//! messages have it. A new field of a response belongs in the API's `Form`; chat completions and completions share
 //! `chunks::Head`, every object of a response has the fields of `response::Sent`. docs/serve.md lists the fields.
 //!
 //! | file | owns |

@@ -292,7 +292,12 @@ impl Events {
             self.report_call(out, "custom_tool_call_input.delta", "delta", &item["input"]);
             self.report_call(out, "custom_tool_call_input.done", "input", &item["input"]);
         } else {
-            let done = json!({ "item_id": self.id, "output_index": self.at, "name": item["name"], "arguments": item["arguments"] });
+            let done = json!({
+                "item_id": self.id,
+                "output_index": self.at,
+                "name": item["name"],
+                "arguments": item["arguments"],
+            });
             self.report(out, "response.function_call_arguments.done", done);
         }
         self.report_item(out, "done", item);
