@@ -18,7 +18,7 @@ use crate::core::{files, plain_words};
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
 use crate::runtime::{EngineChannels, Settings};
-use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
+use crate::server::{Key, Options, ServeError, Server, Stop};
 use crate::store::Scratch;
 use crate::text::TextModel;
 
@@ -170,10 +170,8 @@ impl Serving {
             engine: EngineChannels { commands: share.commands, events: share.events },
             settings: Settings::of(&loaded.config),
             piece: open::piece(context),
-            queue: config.serve.queue,
-            side_by_side: config.serve.side_by_side,
+            serve: config.serve.clone(),
             key,
-            rules: Rules::of(&config.serve),
             mcp: mounted,
             program: crate::text::this_program(),
         })

@@ -53,15 +53,6 @@ impl Pending {
     }
 }
 
-/// `None` for a segment that the store does not know.
-fn if_known<T>(found: Result<T, StoreError>) -> Done<Option<T>> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(StoreError::NoSegment { .. }) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
 #[derive(Debug)]
 struct Held {
     /// `None` for a document that is only in the library.
@@ -294,7 +285,7 @@ impl Persistence {
 
     /// A recorded path; empty if the store no longer knows it.
     pub(super) fn stored_path(&self, tip: &SegmentId) -> Done<Path> {
-        Ok(if_known(self.store_of(tip).load_path(tip))?.map(Path::new).unwrap_or_default())
+        Ok(StoreError::if_known(self.store_of(tip).load_path(tip))?.map(Path::new).unwrap_or_default())
     }
 
     /// The segment of an interrupted read of the same text after a path.
@@ -315,7 +306,7 @@ impl Persistence {
 
     /// The part of a path that the store can restore; `None` if it does not know the path's end.
     pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
-        if_known(self.store_of(tip).plan_restore(tip))
+        Ok(StoreError::if_known(self.store_of(tip).plan_restore(tip))?)
     }
 
     pub(super) fn documents(&self) -> Done<Vec<DocumentRecord>> {

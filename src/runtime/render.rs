@@ -96,6 +96,14 @@ impl Renderer {
         if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }
 
+    /// A safe text with a [`MARK`] at its end, but before white space, which some templates strip and others keep;
+    /// `None` without other text.
+    pub fn marked(text: &str) -> Option<String> {
+        let solid = text.trim_end();
+        let space = text.get(solid.len()..).filter(|_| !solid.is_empty())?;
+        Some(format!("{solid}{MARK}{space}"))
+    }
+
     /// The chat turns of a path, and the message that each [`MARK`] ends, in order.
     fn turns(&self, path: &[&Message]) -> (Vec<ChatMessage>, Vec<(MessageId, SegmentKind)>) {
         let mut turns = Vec::with_capacity(path.len() + 2);
@@ -106,15 +114,9 @@ impl Renderer {
                 Role::System => turns.push(ChatMessage::new(ChatRole::System, text)),
                 Role::User => turns.push(ChatMessage::new(ChatRole::User, text)),
                 Role::Assistant => {
-                    // The mark precedes trailing white space, which some templates strip and others keep.
-                    let solid = text.trim_end();
-                    let content = match text.get(solid.len()..) {
-                        Some(space) if !solid.is_empty() => {
-                            ends.push((m.id, SegmentKind::Turn));
-                            format!("{solid}{MARK}{space}")
-                        }
-                        _ => text.into_owned(),
-                    };
+                    let marked = Renderer::marked(&text);
+                    ends.extend(marked.as_ref().map(|_| (m.id, SegmentKind::Turn)));
+                    let content = marked.unwrap_or_else(|| text.into_owned());
                     turns.push(ChatMessage::answer(&self.safe(&m.thinking), &content));
                 }
                 Role::Document => {

@@ -7,7 +7,7 @@ use crate::engine::protocol::{Likely, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
 
 pub(super) struct Answer {
-    decoder: StreamDecoder,
+    pub decoder: StreamDecoder,
     pub begin: Begin,
     stops: Stops,
     stopped_by: Option<String>,
@@ -167,10 +167,6 @@ impl Answer {
         let whole = Whole { finish, stopped_by: self.stopped_by.clone(), usage, calls };
         let ended = Notice::Answer(ask.index, Event::Ended(whole));
         ask.to.report(if finish == Finish::Stopped { Notice::Failed(Refusal::broke_off()) } else { ended });
-    }
-
-    pub(super) fn thought_tokens(&self) -> u64 {
-        self.decoder.thought_tokens()
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
 use axum::routing::{MethodRouter, post};
+use tokio::sync::Semaphore;
 
-use super::notice::Reporter;
+use super::stream::Reporter;
 use super::stream::answer;
 use super::{
     Conversation, Fields, Form, Format, Listener, Params, Phase, Record, Refusal, Result, Shared, blocking, files,
@@ -18,6 +18,10 @@ use crate::engine::protocol::{Cancel, Constraint, Token};
 use crate::runtime::render::Rendered;
 use crate::text::schema::Unusable;
 use crate::text::{Before, Begin, quotes};
+
+/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
+/// wait.
+static COMPILERS: Semaphore = Semaphore::const_new(2);
 
 #[derive(Clone, Debug)]
 pub(super) struct Prompt {
@@ -43,45 +47,43 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// Splits a request into one per answer: they run concurrently.
+    /// Whether kept state is found by its text, and worth keeping for others.
+    pub(super) fn is_text(&self) -> bool {
+        self.prompt.tokens.is_none() && self.params.score.is_none()
+    }
+
+    /// Splits a request into one per answer: they run concurrently. A prompt to be scored is read once before.
     pub(super) fn each(self) -> Vec<Ask> {
+        if self.params.score.is_some() {
+            return vec![self];
+        }
         let other = |index| Ask { index, record: None, ..self.clone() };
         let others: Vec<Ask> = (1..self.params.wanted).map(other).collect();
         std::iter::once(self).chain(others).collect()
     }
 }
 
-/// Inserts the named documents and renders, on a thread of its own: a conversation may be as long as the context.
-pub(super) async fn render(shared: &Arc<Shared>, mut conversation: Conversation) -> Result<Prompt> {
-    let shared = Arc::clone(shared);
-    let field = conversation.field;
-    let of_library = conversation.turns.iter().any(|t| !t.files.is_empty());
+/// Inserts the named documents and renders. The next three functions take time: a conversation may be as long as the
+/// context.
+pub(super) fn render(shared: &Shared, mut conversation: Conversation) -> Result<Prompt> {
+    let (field, of_library) = (conversation.field, conversation.turns.iter().any(|t| !t.files.is_empty()));
     if of_library {
         own_data()?;
+        files::put_in(shared, &mut conversation)?;
     }
-    let rendered = blocking(move || {
-        if of_library {
-            files::put_in(&shared, &mut conversation)?;
-        }
-        conversation.render(&shared.renderer)
-    });
-    Ok(Prompt { rendered: Arc::new(rendered.await?), tokens: None, of_library, field })
+    let rendered = Arc::new(conversation.render(&shared.renderer)?);
+    Ok(Prompt { rendered, tokens: None, of_library, field })
 }
 
-/// Tokenizes a rendered prompt on a thread of its own, after the start token if `start` is set.
-pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>> {
-    let shared = Arc::clone(shared);
-    let encode = move || {
-        let tokenizer = &shared.renderer.model().tokenizer;
-        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_after(&text, Before::Edge) };
-        tokens.map_err(|e| Refusal::internal(e.to_string()))
-    };
-    blocking(encode).await
+/// Tokenizes a rendered prompt, after the start token if `start` is set.
+pub(super) fn encode(shared: &Shared, text: &str, start: bool) -> Result<Vec<Token>> {
+    let tokenizer = &shared.renderer.model().tokenizer;
+    let tokens = if start { tokenizer.encode_prompt(text) } else { tokenizer.encode_after(text, Before::Edge) };
+    tokens.map_err(|e| Refusal::internal(e.to_string()))
 }
 
-pub(super) async fn count(shared: &Arc<Shared>, conversation: Conversation) -> Result<usize> {
-    let prompt = render(shared, conversation).await?;
-    Ok(encode(shared, prompt.rendered.text.clone(), true).await?.len())
+pub(super) fn count(shared: &Shared, conversation: Conversation) -> Result<usize> {
+    Ok(encode(shared, &render(shared, conversation)?.rendered.text, true)?.len())
 }
 
 /// The constraint for the answer to a rendered prompt: a field's grammar, tried in a process and compiled on a thread
@@ -99,7 +101,7 @@ pub(super) async fn constraint(
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
     // The semaphore is never closed.
-    let turn = Arc::clone(&shared.compiling).acquire_owned().await.ok();
+    let turn = COMPILERS.acquire().await.ok();
     let compile = move || {
         // Held until the compiler is done, even if the client disconnects.
         let _turn = turn;
@@ -126,21 +128,19 @@ pub(super) struct Received {
 
 /// A path that answers requests: `read` gives the form of the answer, too.
 pub(super) fn answers<F: Form>(read: fn(&Shared, Fields) -> Result<(Received, F)>) -> MethodRouter<Arc<Shared>> {
+    let rendered = move |shared: &Shared, fields: Fields| {
+        let (Received { conversation, mut params, format, record }, form) = read(shared, fields)?;
+        (params.calls, params.one_call) = (conversation.tools.calls(), conversation.tools.one_call);
+        params.thinking_budget = conversation.thinking.budget.unwrap_or(params.thinking_budget);
+        let format = conversation.tools.grammar().map(|grammar| (grammar, "tools")).or(format);
+        Ok((render(shared, conversation)?, params, format, record, form))
+    };
     post(move |State(shared): State<Arc<Shared>>, request: Request| async move {
-        let (received, form) = request::read(&shared, request, read).await?;
-        respond(&shared, received, form).await
+        let (prompt, mut params, format, record, form) = request::read(&shared, request, rendered).await?;
+        params.constraint = constraint(&shared, format, &params, &prompt.rendered).await?;
+        let streamed = params.streamed;
+        answer(submit(&shared, prompt, params, record, shared.options.serve.queue)?, streamed, form).await
     })
-}
-
-async fn respond(shared: &Arc<Shared>, received: Received, form: impl Form) -> Result<Response> {
-    let Received { conversation, mut params, format, record } = received;
-    (params.calls, params.one_call) = (conversation.tools.calls(), conversation.tools.one_call);
-    params.thinking_budget = conversation.thinking.budget.unwrap_or(params.thinking_budget);
-    let format = conversation.tools.grammar().map(|grammar| (grammar, "tools")).or(format);
-    let prompt = render(shared, conversation).await?;
-    params.constraint = constraint(shared, format, &params, &prompt.rendered).await?;
-    let streamed = params.streamed;
-    answer(submit(shared, prompt, params, record, shared.options.queue)?, streamed, form).await
 }
 
 /// Queues a prompt unless `most` requests wait; a further prompt of an accepted request has no such limit.
@@ -163,5 +163,5 @@ pub(super) fn submit(
     let cancel = Cancel::default();
     let (to, listener) = Listener::pair(&cancel, params.wanted);
     let ask = Ask { prompt, params, index: 0, record, keep: true, cancel, to, since: Instant::now() };
-    shared.asks.send(ask).map(|()| listener).map_err(|_| ending())
+    shared.asks.send(Some(ask)).map(|()| listener).map_err(|_| ending())
 }

@@ -4,7 +4,7 @@
 //! a page with a domain that resolves to this machine sends the domain as `Host`. Both are refused; a configured key is
 //! required. Without a key, a connection of another user of this machine is refused ([`Owner`]).
 
-use super::{Refusal, Result};
+use super::{Refusal, Result, listed};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -44,11 +44,11 @@ fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+pub(super) fn allowed_page(allowed: &str, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let named = origin.to_str().ok()?;
-    let is_named = |one: &String| one == "*" || one.trim_end_matches('/').eq_ignore_ascii_case(named);
-    allowed.iter().any(is_named).then(|| origin.clone())
+    let is_named = |one: &str| one == "*" || one.trim_end_matches('/').eq_ignore_ascii_case(named);
+    listed(allowed).any(is_named).then(|| origin.clone())
 }
 
 pub(super) fn preflight(page: &HeaderValue, requested: &HeaderMap) -> Response {

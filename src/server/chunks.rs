@@ -188,12 +188,12 @@ pub(super) fn likely_chat(tokenizer: &Tokenizer, tokens: &[LikelyToken]) -> Valu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::notice::Event;
+    use crate::server::stream::Event;
 
     #[test]
     fn a_stream_ends_after_its_last_answer_with_what_all_took() {
         let options = json!({ "stream_options": { "include_usage": true } });
-        let head = Head::read(&mut Fields::body(options).unwrap(), "id-", "m".into()).unwrap();
+        let head = Head::read(&mut Fields::of(options, "").unwrap(), "id-", "m".into()).unwrap();
         let mut all = Collected::new(2);
         let mut out = String::new();
         for (index, over) in [(1, false), (0, true)] {

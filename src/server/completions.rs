@@ -1,6 +1,5 @@
 //! `POST /v1/completions`: the model continues a text, without a template.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -15,7 +14,7 @@ use super::request;
 use super::stream::answer;
 use super::{
     Choice, Collected, Event, Fields, Form, Format, Head, MOST_ALTERNATIVES, Params, Prompt, Refusal, Result, Shared,
-    Usage, blocking, collect, kind, model_of, most_tokens, object, reason, response_format, submit, token_list,
+    Usage, collect, kind, model_of, most_tokens, object, reason, response_format, submit, token_list,
 };
 use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
@@ -24,50 +23,33 @@ use crate::text::{Before, Places, Tokenizer};
 const MOST_PROMPTS: usize = 256;
 const DEFAULT_TOKENS: u64 = 16;
 
-enum Given {
-    Text(String),
-    Tokens(Vec<Token>),
-}
-
-/// Reads `prompt`: a text, tokens, or a list of either.
-fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>> {
+/// Reads `prompt`: a text, tokens, or a list of either. Returns each with its text for an echo.
+fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<(Prompt, String)>> {
     let one = |value: Value, at: &str| match value {
-        Value::String(text) => Ok(Given::Text(text)),
-        Value::Array(list) => Ok(Given::Tokens(token_list(shared, &list, at)?)),
+        Value::String(text) => Ok(prompt(text.clone(), None, text)),
+        Value::Array(list) => {
+            let (tokens, tokenizer) = (token_list(shared, &list, at)?, &shared.renderer.model().tokenizer);
+            let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&tokens);
+            let text = tokenizer.spell(rest, Before::Edge);
+            Ok(prompt(key_of(tokenizer, &tokens), Some(Arc::new(tokens)), text))
+        }
         other => Err(Refusal::field(at, format!("{at} must be a text or a list of token ids, it is {}", kind(&other)))),
     };
     let given = match fields.need("prompt")? {
-        Value::Array(list) if list.first().is_some_and(|v| !v.is_number()) => list
-            .into_iter()
-            .enumerate()
-            .map(|(i, value)| one(value, &format!("prompt[{i}]")))
-            .collect::<Result<Vec<_>, _>>()?,
-        single => vec![one(single, "prompt")?],
+        Value::Array(list) if list.first().is_some_and(|v| !v.is_number()) => list,
+        single => return Ok(vec![one(single, "prompt")?]),
     };
     if given.len() > MOST_PROMPTS {
         return Err(fields.wrong("prompt", format!("has {} prompts, at most {MOST_PROMPTS} are allowed", given.len())));
     }
-    Ok(given)
+    given.into_iter().enumerate().map(|(i, value)| one(value, &format!("prompt[{i}]"))).collect()
 }
 
-/// The prompt, and its text for an echo. A text may contain special tokens as literals: a client without messages
-/// writes the template itself. Decoding many tokens to text takes time, so it has a thread of its own.
-async fn prompt(shared: &Arc<Shared>, given: Given) -> Result<(Prompt, String)> {
-    let shared = Arc::clone(shared);
-    let read = move || {
-        let tokenizer = &shared.renderer.model().tokenizer;
-        let (key, tokens, text) = match given {
-            Given::Text(text) => (text.clone(), None, text),
-            Given::Tokens(tokens) => {
-                let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&tokens);
-                let (key, text) = (key_of(tokenizer, &tokens), tokenizer.spell(rest, Before::Edge));
-                (key, Some(Arc::new(tokens)), text)
-            }
-        };
-        let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
-        Ok((Prompt { rendered, tokens, of_library: false, field: "prompt" }, text))
-    };
-    blocking(read).await
+/// A prompt with a key for its state. A text may contain special tokens as literals: a client without messages writes
+/// the template itself.
+fn prompt(key: String, tokens: Option<Arc<Vec<Token>>>, text: String) -> (Prompt, String) {
+    let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
+    (Prompt { rendered, tokens, of_library: false, field: "prompt" }, text)
 }
 
 /// The key for the state of given tokens. State is found by its text: tokens that are not the tokenization of any text
@@ -162,7 +144,7 @@ impl Form for Completion {
     }
 }
 
-fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Format, Completion)> {
+fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<(Prompt, String)>, Params, Format, Completion)> {
     let info = model_of(shared, &mut fields)?;
     let given = prompts(shared, &mut fields)?;
     let most = most_tokens(&mut fields, &["max_tokens", "n_predict"], 0)?.unwrap_or(DEFAULT_TOKENS);
@@ -189,24 +171,6 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<(Vec<Given>, Params, Form
     Ok((given, params, format, form))
 }
 
-/// The answers to all prompts, each with its prompt's text, in order, with as many running as there are slots.
-async fn answer_all(
-    shared: &Arc<Shared>,
-    given: Vec<Given>,
-    params: &Params,
-) -> Result<impl Iterator<Item = (String, Collected)> + use<>> {
-    let answer = |(at, given)| async move {
-        let (prompt, text) = prompt(shared, given).await?;
-        // The first prompt takes the request's place in the queue.
-        let most = if at == 0 { shared.options.queue } else { usize::MAX };
-        let listener = submit(shared, prompt, params.clone(), None, most)?;
-        Ok((at, (text, collect(listener).await?)))
-    };
-    let answers: Vec<_> = given.into_iter().enumerate().map(answer).collect();
-    let running = stream::iter(answers).buffer_unordered(shared.options.side_by_side);
-    Ok(running.try_collect::<BTreeMap<usize, _>>().await?.into_values())
-}
-
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     let (mut given, mut params, format, mut form) = request::read(&shared, request, read).await?;
     if format.is_some() {
@@ -215,16 +179,22 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
         params.constraint = ask::constraint(&shared, format, &params, &nothing).await?;
     }
     if given.len() == 1
-        && let Some(one) = given.pop()
+        && let Some((prompt, text)) = given.pop()
     {
-        let (prompt, text) = prompt(&shared, one).await?;
         form.begin(text);
         form.places = vec![form.places(); params.wanted];
         let streamed = params.streamed;
-        return answer(submit(&shared, prompt, params, None, shared.options.queue)?, streamed, form).await;
+        return answer(submit(&shared, prompt, params, None, shared.options.serve.queue)?, streamed, form).await;
     }
+    let (shared, params) = (&shared, &params);
+    let answers = given.into_iter().enumerate().map(|(at, (prompt, text))| async move {
+        // The first prompt takes the request's place in the queue.
+        let most = if at == 0 { shared.options.serve.queue } else { usize::MAX };
+        Ok((text, collect(submit(shared, prompt, params.clone(), None, most)?).await?))
+    });
+    let running = stream::iter(answers).buffered(shared.options.serve.side_by_side);
     let (mut choices, mut all) = (Vec::new(), Usage::default());
-    for (text, collected) in answer_all(&shared, given, &params).await? {
+    for (text, collected) in running.try_collect::<Vec<_>>().await? {
         form.begin(text);
         all.add(&collected.usage);
         form.add_choices(&collected, &mut choices);

@@ -1,5 +1,5 @@
 //! Reads JSON objects field by field. Each error names the field. Unread fields are left out and named
-//! ([`super::context`]), or refused if `serve.unknown_fields` says so.
+//! ([`super::request`]), or refused if `serve.unknown_fields` says so.
 
 use std::ops::RangeInclusive;
 
@@ -49,10 +49,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 impl Fields {
-    pub(super) fn body(value: Value) -> Result<Fields> {
-        Fields::of(value, "")
-    }
-
+    /// `at`: the place of an object; empty for the body.
     pub(super) fn of(value: Value, at: &str) -> Result<Fields> {
         match value {
             Value::Object(map) => {
@@ -231,7 +228,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_field_and_unknown_ones_the_nearest() {
-        let mut fields = Fields::body(json!({ "temperature": 3, "seed": null, "max_token": 5 })).unwrap();
+        let mut fields = Fields::of(json!({ "temperature": 3, "seed": null, "max_token": 5 }), "").unwrap();
         let wrong = fields.set("temperature", 0.0..=2.0, &mut 0.0).unwrap_err();
         assert_eq!(wrong.param.as_deref(), Some("temperature"));
         assert_eq!(wrong.message, "temperature must be a number from 0 to 2, it is 3");
@@ -240,10 +237,10 @@ mod tests {
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
         // Clients return received objects with every field of their own version.
-        assert_eq!(Fields::body(json!({ "functions": null, "caller": null })).unwrap().done(), Ok(()));
-        let known = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
+        assert_eq!(Fields::of(json!({ "functions": null, "caller": null }), "").unwrap().done(), Ok(()));
+        let known = Fields::of(json!({ "functions": null, "caller": false }), "").unwrap();
         assert_eq!(known.done().unwrap_err().param.as_deref(), Some("caller"));
-        assert_eq!(Fields::body(json!([])).unwrap_err().status, 400);
+        assert_eq!(Fields::of(json!([]), "").unwrap_err().status, 400);
         let mut inner = Fields::of(json!({ "text": 1 }), "messages[0]").unwrap();
         assert_eq!(inner.text("text").unwrap_err().param.as_deref(), Some("messages[0].text"));
     }

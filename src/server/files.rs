@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{Conversation, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
-use crate::runtime::path::Path;
+use super::{Conversation, Fields, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
 use crate::runtime::render::safe_name;
-use crate::runtime::segments::document_text;
+use crate::runtime::text_as_read;
 use crate::store::{DocumentRecord, StoreError};
 use crate::text::{ChatMessage, ChatRole};
 
@@ -55,36 +55,30 @@ fn describe(record: &DocumentRecord) -> Value {
     })
 }
 
-/// The list, or the one document of an id, looked up on a thread of its own.
-pub(super) async fn described(shared: Arc<Shared>, id: Option<String>) -> Result<Response> {
-    let look = move || {
+pub(super) async fn listed(State(shared): State<Arc<Shared>>) -> Result<Response> {
+    blocking(move || {
         own_data()?;
-        let records = documents(&shared)?;
-        match id {
-            None => {
-                let data: Value = records.iter().map(describe).collect();
-                Ok(json!({ "object": "list", "data": data, "has_more": false }))
-            }
-            Some(id) => records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(&id, "file_id")),
-        }
-    };
-    blocking(look).await.map(|value| object(&value))
+        let data: Value = documents(&shared)?.iter().map(describe).collect();
+        Ok(object(&json!({ "object": "list", "data": data, "has_more": false })))
+    })
+    .await
+}
+
+pub(super) fn described(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    let records = documents(shared)?;
+    records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(id, "file_id"))
 }
 
 /// The two turns that show a document to the model.
 fn turns(shared: &Shared, record: &DocumentRecord, field: &str) -> Result<[Turn; 2]> {
-    let document = &record.document;
-    let gone = || {
-        let message = format!("what was read of {} is not kept any more; load it again", document.name);
-        Refusal::new(404, "file_not_found", message).about(field)
+    let name = &record.document.name;
+    let library = shared.options.library.as_deref();
+    let text = library.map(|library| text_as_read(library, &shared.renderer, record)).transpose().map_err(internal)?;
+    let Some(text) = text.flatten() else {
+        let message = format!("what was read of {name} is not kept any more; load it again");
+        return Err(Refusal::new(404, "file_not_found", message).about(field));
     };
-    let path = match shared.options.library.as_ref().map(|library| library.load_path(&document.segment)) {
-        Some(Ok(segments)) => Path::new(segments),
-        None | Some(Err(StoreError::NoSegment { .. })) => return Err(gone()),
-        Some(Err(e)) => return Err(internal(e)),
-    };
-    let text = document_text(&shared.renderer, &path, document.prefix, &document.name).ok_or_else(gone)?;
-    let [body, read] = ChatMessage::document(&safe_name(&document.name), text.trim_matches(['\n', '\r']));
+    let [body, read] = ChatMessage::document(&safe_name(name), text.trim_matches(['\n', '\r']));
     Ok([Turn::new(ChatRole::User, body.content), Turn::new(ChatRole::Assistant, read.content)])
 }
 

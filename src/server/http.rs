@@ -1,10 +1,13 @@
-//! Connections: accepting, limits of time and number, the table of paths, and orderly shutdown.
+//! Connections: accepting, limits of time and number, the table of paths, orderly shutdown, and the bytes: a reader
+//! must take some regularly, and an unreadable head gets an error in the server's form.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as Polling, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,27 +15,27 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, get, post};
 use axum::{Extension, Router};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, Sleep};
 
 use super::ask::answers;
 use super::auth;
-use super::context::{self, Context, Ends, REQUEST};
-use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
-use super::request::{self, BODY_BYTES};
+use super::request::{self, BODY_BYTES, Context, Ends, REQUEST};
 use super::{
-    Family, Id, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked,
-    messages, plain, responses,
+    Family, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked, messages,
+    plain, responses,
 };
+use crate::config::settings::UnknownFields;
 
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
@@ -81,20 +84,21 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/unpark", post(|State(shared): Access| plain::parked(shared, false)))
         .route("/v1/models", get(plain::models))
         .route("/v1/models/{id}", get(plain::model_route))
-        .route("/v1/files", get(|State(shared): Access| files::described(shared, None)))
-        .route("/v1/files/{id}", get(|State(shared): Access, Id(id): Id| files::described(shared, Some(id))))
+        .route("/v1/files", get(files::listed))
+        .route("/v1/files/{id}", request::own(MethodFilter::GET, files::described))
         .route("/tokenizer_info", get(plain::tokenizer_info))
-        .route("/tokenize", post(plain::tokenize))
-        .route("/detokenize", post(plain::detokenize))
+        .route("/tokenize", request::posted(plain::tokenize))
+        .route("/detokenize", request::posted(plain::detokenize))
         .route("/v1/chat/completions", answers(chat::read))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", answers(responses::read))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{id}/input_items", request::own(MethodFilter::GET, responses::input_items))
+        .route("/v1/responses/input_tokens", request::posted(responses::input_tokens))
         .route("/v1/responses/compact", post(responses::compact))
-        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}", request::own(MethodFilter::GET, responses::get))
+        .route("/v1/responses/{id}", request::own(MethodFilter::DELETE, responses::delete))
         .route("/v1/messages", answers(messages::read))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens));
+        .route("/v1/messages/count_tokens", request::posted(messages::count_tokens));
     mcp.into_iter()
         .fold(routes, |routes, mcp| routes.nest_service(MCP, mcp))
         .fallback(|method: Method, uri: Uri| async move {
@@ -127,7 +131,7 @@ async fn admitted(shared: &Shared, request: Request, connection: &Connection, fr
     }
     match connection.owner {
         Owner::Other => return Err(auth::other_user()),
-        Owner::Unknown if label(&request) == MCP => return Err(context::key_required()),
+        Owner::Unknown if label(&request) == MCP => return Err(request::key_required()),
         Owner::HasKey | Owner::Same | Owner::Unknown => {}
     }
     let (head, mut body) = request.into_parts();
@@ -139,12 +143,12 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let (family, label) = (Family::of(request.uri().path()), label(&request).to_owned());
     let connection = request.extensions().get::<Arc<Connection>>().cloned().unwrap_or_default();
     connection.has_request.store(true, Ordering::Relaxed);
-    let page = auth::allowed_page(&shared.options.rules.allowed_origins, request.headers());
+    let page = auth::allowed_page(&shared.options.serve.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
     }
     let context = Arc::new(Context {
-        refuse_unknown: shared.options.rules.refuse_unknown,
+        refuse_unknown: shared.options.serve.unknown_fields == UnknownFields::Refuse,
         owner: connection.owner,
         program: shared.options.program.clone(),
         ..Context::default()
@@ -171,7 +175,8 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         auth::open_to(page, headers);
     }
     let id = HeaderValue::from_str(&fresh_id("req_")).ok();
-    let named = [("x-sala-ignored", context::header(&left_out)), ("request-id", id.clone()), ("x-request-id", id)];
+    let named =
+        [("x-sala-ignored", request::left_out_header(&left_out)), ("request-id", id.clone()), ("x-request-id", id)];
     for (name, value) in named {
         value.and_then(|value| headers.insert(name, value));
     }
@@ -253,7 +258,7 @@ async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut
     let ended = tokio::select! {
         ended = &mut http => ended,
         () = reached(&mut phase, Phase::Ending) => {
-            std::pin::Pin::new(&mut http).graceful_shutdown();
+            Pin::new(&mut http).graceful_shutdown();
             let nothing_came = async {
                 tokio::time::sleep(COMING).await;
                 if Arc::strong_count(&connection.answering) > 1 {
@@ -277,6 +282,108 @@ async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut
         tokio::select! {
             _ = heard_out => {}
             () = reached(&mut phase, Phase::Ending) => {}
+        }
+    }
+}
+
+const HEAD_BYTES: usize = 64 << 10;
+const HEAD_LINES: usize = 100;
+/// A reader that takes nothing for this long counts as disconnected.
+const STUCK: Duration = Duration::from_secs(60);
+
+struct Paced {
+    stream: TcpStream,
+    /// Runs while nothing can be written.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    fn new(stream: TcpStream) -> Paced {
+        Paced { stream, stuck: None }
+    }
+
+    fn paced<T>(&mut self, context: &mut Polling<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stuck = None;
+            return polled;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
+        ready!(stuck.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing")))
+    }
+}
+
+/// The refusal for a response that the HTTP library writes by itself after an unreadable head. The library's response
+/// has no content type, and all others have one: there is no other sign. It has no body either.
+fn unreadable(written: &[u8]) -> Option<Refusal> {
+    written.strip_prefix(b"HTTP/1.")?;
+    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"))?;
+    if head.contains("\r\ncontent-type:") {
+        return None;
+    }
+    match head.get(9..12)? {
+        "400" => Some(Refusal::new(400, "invalid_http", "no HTTP request: its first line or a header cannot be read")),
+        "414" => Some(Refusal::new(414, "url_too_long", "the path is too long; put what is long into the body")),
+        "431" => Some(head_too_large()),
+        _ => None,
+    }
+}
+
+/// The HTTP library may read up to twice the limit before it reports a large head.
+fn head_too_large() -> Refusal {
+    let message =
+        format!("the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines", HEAD_BYTES >> 10);
+    Refusal::new(431, "headers_too_large", message)
+}
+
+impl AsyncRead for Paced {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Polling<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Polling<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = match unreadable(from) {
+            None => Pin::new(&mut self.stream).poll_write(context, from),
+            Some(refusal) => {
+                let whole = refusal.whole();
+                // This write ends the connection: the socket takes so few bytes at once, or the client is not reading.
+                let all = |n| if n == whole.len() { Ok(from.len()) } else { Err(io::ErrorKind::WriteZero.into()) };
+                Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| written.and_then(all))
+            }
+        };
+        self.paced(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Polling<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Polling<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_library_itself_are_recognized() {
+        let code = |written: &str| unreadable(written.as_bytes()).map(|refusal| (refusal.status, refusal.code));
+        let bare = |status: &str| format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        assert_eq!(code(&bare("400 Bad Request")), Some((400, "invalid_http")));
+        assert_eq!(code(&bare("414 URI Too Long")), Some((414, "url_too_long")));
+        assert_eq!(code(&bare("431 Request Header Fields Too Large")), Some((431, "headers_too_large")));
+        assert_eq!(code(&bare("400 Bad Request").replace("1.1", "1.0")), Some((400, "invalid_http")));
+        for other in ["200 OK", "404 Not Found", "500 Internal Server Error"] {
+            assert_eq!(code(&bare(other)), None, "{other}");
+        }
+        assert_eq!(code(&Refusal::field("n", "must be a number").whole()), None);
+        assert_eq!(code("HTTP/1.1 100 Continue\r\n\r\n"), None);
+        for part in ["", "HTTP/1.", "HTTP/1.1 4", "{\"a\": 1}", "HTTP/1.1 400 Bad Request\r\n"] {
+            assert_eq!(code(part), None, "{part}");
         }
     }
 }

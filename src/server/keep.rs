@@ -6,7 +6,7 @@
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
 //! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept. A damaged store is moved aside.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::{Record, Records, Shared, now_s};
-use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
+use super::{Record, Shared};
+use crate::core::transcript::{Message, MessageMeta, Role};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::{StateImage, Token};
 use crate::store::{
@@ -30,21 +30,17 @@ const TIDY_EVERY: u64 = 128;
 const MOST_WAITING: usize = 1_000;
 /// Maximum bytes of their texts and tokens, without those of the last one: each answer repeats all turns before it.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
-/// Maximum of dropped answers in the list: far more than clients can name before they are on disk.
-const MOST_LEFT_OUT: usize = 2_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Keep {
-    pub store: Arc<Store>,
-    writer: Writer,
+    store: Arc<Store>,
+    pub writer: Arc<Writer>,
     pub events: Receiver<SaveEvent>,
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
     /// Bytes of the saves with a pending text.
     waiting: BTreeMap<u64, u64>,
     most_waiting: (usize, u64),
-    /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
-    left_out: VecDeque<MessageId>,
     saves: u64,
     tidying: Option<JoinHandle<()>>,
     warned: bool,
@@ -54,7 +50,7 @@ pub(super) struct Keep {
 impl Keep {
     pub(super) fn new(store: Arc<Store>) -> std::io::Result<Keep> {
         let (to, events) = crossbeam_channel::unbounded();
-        let writer = Writer::start(Arc::clone(&store), to)?;
+        let writer = Arc::new(Writer::start(Arc::clone(&store), to)?);
         Ok(Keep {
             store,
             writer,
@@ -63,7 +59,6 @@ impl Keep {
             pending: HashMap::new(),
             waiting: BTreeMap::new(),
             most_waiting: (MOST_WAITING, MOST_WAITING_BYTES),
-            left_out: VecDeque::new(),
             saves: 0,
             tidying: None,
             warned: false,
@@ -110,15 +105,10 @@ impl Keep {
     }
 
     /// Stores a row that holds the path up to `tip`, for an answer or for its state alone; `None`: the answer has no
-    /// kept state.
-    pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
-        let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
-        if on_nothing || self.is_full() {
-            self.left_out.extend(record.map(|r| r.message));
-            if self.left_out.len() > MOST_LEFT_OUT {
-                self.left_out.pop_front();
-            }
-            return;
+    /// kept state. False if too much waits for the disk.
+    pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) -> bool {
+        if self.is_full() {
+            return false;
         }
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
@@ -154,27 +144,22 @@ impl Keep {
             // If no thread starts, the eviction happens at the end.
             self.tidying = std::thread::Builder::new().name("tidy".into()).spawn(move || tidy(&store)).ok();
         }
+        true
     }
 
-    /// Handles an event of the writer; true if a save ended.
-    pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
+    pub(super) fn on_event(&mut self, event: SaveEvent) {
         match event {
             SaveEvent::Named { .. } => {}
             SaveEvent::Text { id } => self.settle(id),
             // The writer retries; until then the state is in memory.
             SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
-            SaveEvent::Saved { id, .. } => {
-                self.written(id);
-                return true;
-            }
+            SaveEvent::Saved { id, .. } => self.written(id),
             SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
                 self.written(id);
                 self.warn(&reason);
-                return true;
             }
             SaveEvent::Recovered => self.warned = false,
         }
-        false
     }
 
     fn settle(&mut self, save: u64) {
@@ -199,18 +184,19 @@ impl Keep {
         }
     }
 
-    pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
-        if let Some(tidying) = self.tidying.take() {
+    pub(super) fn close(self) -> Result<(), Unsaved> {
+        if let Some(tidying) = self.tidying {
             // The thread has no result; its panic is already printed.
             let _ = tidying.join();
         }
         let until = Instant::now() + PATIENCE;
         // Evict only after the writes: a pending save may build on an old request.
         if self.writer.flush(until) {
-            records.forget_unsaved();
             tidy(&self.store);
         }
-        if let Some(why) = self.writer.close(until)? {
+        // No request is left that could delete an answer.
+        let closed = Arc::into_inner(self.writer).map_or(Ok(None), |writer| writer.close(until));
+        if let Some(why) = closed? {
             tracing::warn!("not all state of requests is kept: {why}");
         }
         Ok(())
@@ -239,25 +225,22 @@ pub(super) struct FreshState {
 #[derive(Clone, Default)]
 pub(super) struct Fresh {
     states: Arc<HashMap<SegmentId, Arc<FreshState>>>,
-    bytes: u64,
 }
 
 impl Fresh {
     /// Adds a state, unless the sum would exceed `most` bytes: a hanging disk must not fill the memory.
     pub(super) fn add(&mut self, state: FreshState, most: u64) {
-        let bytes = state.image.bytes();
-        if self.bytes + bytes <= most {
-            self.bytes += bytes;
-            let before = Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
-            self.bytes -= before.map_or(0, |s| s.image.bytes());
+        if self.bytes() + state.image.bytes() <= most {
+            Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
         }
     }
 
+    fn bytes(&self) -> u64 {
+        self.states.values().map(|state| state.image.bytes()).sum()
+    }
+
     pub(super) fn remove(&mut self, id: &SegmentId) {
-        if self.states.contains_key(id) {
-            let gone = Arc::make_mut(&mut self.states).remove(id);
-            self.bytes -= gone.map_or(0, |s| s.image.bytes());
-        }
+        Arc::make_mut(&mut self.states).remove(id);
     }
 
     /// Segments with a state that ends in `text` before its last byte, and a recorded text that matches `text` up to
@@ -312,22 +295,14 @@ fn is_ours(folder: &Path) -> bool {
 }
 
 fn set_aside(folder: &Path) -> Result<PathBuf, StoreError> {
-    let name = |n: u32| {
-        let mut name = folder.as_os_str().to_owned();
-        name.push(format!(".damaged-{}{}", now_s(), if n == 1 { String::new() } else { format!("-{n}") }));
-        PathBuf::from(name)
-    };
-    let place = (1..).map(name).find(|place| place.symlink_metadata().is_err()).unwrap_or_else(|| name(0));
+    let mut place = folder.as_os_str().to_owned();
+    place.push(format!(".damaged-{}", now_ms()));
     std::fs::rename(folder, &place).map_err(StoreError::io("move aside", folder))?;
-    Ok(place)
+    Ok(place.into())
 }
 
 /// Damage in the store of requests never keeps a request from its answer.
 impl Shared {
-    pub(super) fn usable_store(&self) -> Option<&Store> {
-        (!self.is_damaged()).then_some(&*self.options.store)
-    }
-
     pub(super) fn is_damaged(&self) -> bool {
         self.damaged.load(Ordering::Relaxed)
     }
@@ -341,14 +316,11 @@ impl Shared {
         if self.damaged.swap(true, Ordering::Relaxed) {
             return;
         }
-        match set_aside(self.options.store.root()) {
-            Ok(place) => tracing::warn!(
-                "kept state of requests is damaged ({e}): it was moved to {}; answers go on, and nothing is kept until the \
-                 next start",
-                place.display()
-            ),
-            Err(io) => tracing::warn!("kept state of requests is damaged ({e}) and cannot be moved aside: {io}"),
-        }
+        let moved = match set_aside(self.options.store.root()) {
+            Ok(place) => format!("it was moved to {}", place.display()),
+            Err(io) => format!("it cannot be moved aside: {io}"),
+        };
+        tracing::warn!("kept state of requests is damaged ({e}): {moved}; nothing is kept until the next start");
     }
 }
 

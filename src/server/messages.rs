@@ -1,20 +1,15 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
-use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::params::params;
 use super::refusal::THREAD;
-use super::request;
 use super::stream::event;
 use super::tools;
 use super::turns::messages;
 use super::{
     Call, Choice, Collected, Conversation, Event, Family, Fields, Form, Format, Item, Received, Refusal, Result,
-    Shared, Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens, object,
+    Shared, Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens,
 };
 use crate::core::transcript::Finish;
 use crate::text::ChatRole;
@@ -191,14 +186,10 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Mes
     Ok((Received { conversation, params, format, record: None }, form))
 }
 
-pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
-    let read = |shared: &Shared, mut fields: Fields| {
-        model_of(shared, &mut fields)?;
-        let conversation = conversation(shared, &mut fields)?;
-        fields.ignore(&["output_config", "output_format"]);
-        fields.done().map(|()| conversation)
-    };
-    let conversation = request::read(&shared, request, read).await?;
-    let tokens = count(&shared, conversation).await?;
-    Ok(object(&json!({ "input_tokens": tokens })))
+pub(super) fn count_tokens(shared: &Shared, mut fields: Fields) -> Result<Value> {
+    model_of(shared, &mut fields)?;
+    let conversation = conversation(shared, &mut fields)?;
+    fields.ignore(&["output_config", "output_format"]);
+    fields.done()?;
+    Ok(json!({ "input_tokens": count(shared, conversation)? }))
 }

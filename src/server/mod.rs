@@ -1,31 +1,23 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! Connections (`http`) run on one thread with tokio; `http` has the table of paths. A request to an API takes this way:
+//! `read` in an API's file (`chat`, `messages`, `responses`, `completions`) turns the fields of a request into a
+//! `Received` and the form of its answer. `ask` renders the prompt, compiles the grammar, and queues an `Ask`. One thread
+//! (`worker`) runs it on the executor of the runtime, and its events return to the connection, where `stream` writes
+//! them in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
 //!
-//! 1. `read` in the API's file (`chat`, `messages`, `responses`, `completions`) turns its fields into a `Received` and the
-//!    form of its answer. What the APIs share is read by `params` (parameters, formats), `turns` (messages and their
-//!    parts) and `tools`.
-//! 2. `ask` renders the prompt, compiles the grammar, and puts an `Ask` into a bounded queue.
-//! 3. One thread (`worker`) runs it on the executor of the runtime: `planner` finds the longest kept prefix, the rest is
-//!    prefilled, `keep` saves the state. `answer` turns tokens into events (`notice`), which return through a channel.
-//! 4. `stream` writes the events in the API's form (`stream::Form`): `whole` as one object, `event` as a stream.
-//!
-//! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if messages
-//! have it. `Params` carries its effect to the answer. A new field of a response belongs in the API's `Form`;
-//! chat completions and completions share `chunks::Head`, every object of a response has the fields of `response::Sent`.
-//! docs/serve.md lists the fields.
-//!
-//! From the bottom to the top:
+//! A new field of a request belongs in its API's `read`; in `params::params` if all APIs have it, in `turns` if
+//! messages have it. A new field of a response belongs in the API's `Form`; chat completions and completions share
+//! `chunks::Head`, every object of a response has the fields of `response::Sent`. docs/serve.md lists the fields.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `refusal`, `context`, `fields`, `request` | why a request is refused; what code at any depth knows of it; its fields, its body, its model |
+//! | `refusal`, `request`, `fields` | why a request is refused; its context, its body, its model; its fields |
 //! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
-//! | `notice`, `stream`, `chunks`, `response` | events of answers; objects and streams; the forms that several paths share |
+//! | `stream`, `chunks`, `response` | events of answers, objects and streams; the forms that several paths share |
 //! | `params`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
 //! | `keep`, `planner`, `answer`, `worker` | state on its way to disk; plans; tokens to events; the thread that runs the requests |
-//! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
-//! | `metrics`, `auth`, `paced`, `http` | counters; access control; the bytes of a connection; connections and paths |
+//! | `plain`, `chat`, `completions`, `responses`, `messages` | paths without an answer, and counters; the APIs |
+//! | `auth`, `http` | access control; connections, their bytes and their paths |
 //!
 //! Invariants: when a client disconnects, its answer ends within a round; a slow client's answer ends before it holds
 //! more than a few megabytes; a web page gets no answer unless `serve.allowed_origins` names it (`auth`).
@@ -37,15 +29,11 @@ mod calls;
 mod chat;
 mod chunks;
 mod completions;
-mod context;
 mod fields;
 mod files;
 mod http;
 mod keep;
 mod messages;
-mod metrics;
-mod notice;
-mod paced;
 mod params;
 mod plain;
 mod planner;
@@ -67,9 +55,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use crate::config::settings::{ServeConfig, Settings, UnknownFields};
+use crate::config::settings::{ServeConfig, Settings};
 use crate::core::{Exit, now_ms};
 use crate::engine::protocol::{ModelInfo, Token};
 use crate::runtime::EngineChannels;
@@ -83,28 +71,23 @@ pub use auth::Key;
 use auth::Owner;
 use calls::Calls;
 use chunks::{Head, MOST_ALTERNATIVES, reason};
-use context::{blocking, leave_out, own_data};
 use fields::{Fields, kind};
 use keep::Keep;
 pub use keep::open_cache;
-use metrics::Metrics;
-use notice::{Choice, Collected, Event, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
 use params::{Format, Params, format_of, most_tokens, response_format};
+use plain::Metrics;
 use planner::Plan;
 use prompt::{Conversation, Thinking};
 use records::{Record, Records};
 use refusal::{Family, Refusal, Result};
-use request::{Id, fresh_id, model, model_of, object, token_list};
+use request::{Id, blocking, fresh_id, leave_out, model, model_of, object, own_data, token_list};
 use response::{Sent, Status};
-use stream::Form;
+use stream::{Choice, Collected, Event, Form, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
 use tools::{Tools, custom_input};
 use turns::{Call, Turn, content};
 use worker::Worker;
 
 const MCP: &str = "/mcp";
-/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
-/// wait.
-const COMPILERS: usize = 2;
 
 pub struct Options {
     /// The store for the state of requests, separate from the terminal's.
@@ -119,11 +102,9 @@ pub struct Options {
     pub settings: Settings,
     /// Tokens between two kept states inside a long prompt.
     pub piece: usize,
-    pub queue: usize,
-    pub side_by_side: usize,
+    pub serve: ServeConfig,
     /// The key that a client must send; `None`: no key.
     pub key: Option<Key>,
-    pub rules: Rules,
     /// Another service with the same access control.
     pub mcp: Option<Mounted>,
     /// Program and first arguments that read untrusted data in a child process: schemas ([`crate::text::schema`]) and
@@ -136,29 +117,6 @@ pub struct Mounted {
     pub router: axum::Router,
     /// Ends its open streams.
     pub end: Box<dyn FnOnce() + Send + Sync>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Rules {
-    pub refuse_unknown: bool,
-    /// Other names of the model; `*` matches any text.
-    pub model_aliases: Vec<String>,
-    /// Origins of web pages that may use the server.
-    pub allowed_origins: Vec<String>,
-}
-
-impl Rules {
-    pub fn of(config: &ServeConfig) -> Rules {
-        let list = |text: &str| {
-            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-            entries.map(str::to_owned).collect()
-        };
-        Rules {
-            refuse_unknown: config.unknown_fields == UnknownFields::Refuse,
-            model_aliases: list(&config.model_aliases),
-            allowed_origins: list(&config.allowed_origins),
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -192,7 +150,8 @@ struct Shared {
     options: Options,
     renderer: Renderer,
     waiting: AtomicUsize,
-    asks: Sender<Ask>,
+    /// `None`: the server has ended.
+    asks: Sender<Option<Ask>>,
     engine: watch::Sender<EngineIs>,
     phase: watch::Sender<Phase>,
     metrics: Metrics,
@@ -200,9 +159,8 @@ struct Shared {
     /// The store of requests is damaged, and was moved aside.
     damaged: AtomicBool,
     grammars: OnceLock<Result<Grammars, String>>,
-    /// Tries a schema before it is compiled, and limits how many are tried and compiled at a time.
+    /// Tries a schema before it is compiled.
     schemas: Checker,
-    compiling: Arc<Semaphore>,
     /// Seconds since the epoch.
     started: u64,
 }
@@ -230,6 +188,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The entries of a setting that is a list.
+fn listed(setting: &str) -> impl Iterator<Item = &str> {
+    setting.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
 fn now_s() -> u64 {
     now_ms().unsigned_abs() / 1000
 }
@@ -239,8 +202,6 @@ pub struct Server {
     shared: Arc<Shared>,
     mcp: Option<Mounted>,
     worker: JoinHandle<Result<(), Unsaved>>,
-    /// The worker ends when this channel closes.
-    orders: Sender<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -262,7 +223,6 @@ impl Server {
     /// The system cannot start another thread.
     pub fn start(mut options: Options) -> std::io::Result<Server> {
         let (asks, inbox) = crossbeam_channel::unbounded();
-        let (orders, ends) = crossbeam_channel::bounded(0);
         let keep = Keep::new(Arc::clone(&options.store))?;
         let mcp = options.mcp.take();
         // The worker alone receives events.
@@ -276,19 +236,18 @@ impl Server {
             engine: watch::Sender::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
-            records: Records::new(Arc::clone(&options.store)),
+            records: Records::new(Arc::clone(&options.store), Arc::downgrade(&keep.writer)),
             damaged: AtomicBool::new(false),
             grammars: OnceLock::new(),
             schemas: Checker::new(options.program.clone()),
-            compiling: Arc::new(Semaphore::new(COMPILERS)),
             started: now_s(),
             options,
         });
         let of_worker = Arc::clone(&shared);
         // Requests in progress are not `Send`, so the worker is created on its thread.
-        let run = move || Worker::run(of_worker, inbox, ends, engine, keep);
+        let run = move || Worker::run(of_worker, inbox, engine, keep);
         let worker = std::thread::Builder::new().name("server".into()).spawn(run)?;
-        Ok(Server { shared, mcp, worker, orders })
+        Ok(Server { shared, mcp, worker })
     }
 
     pub fn stop(&self) -> Stop {
@@ -301,7 +260,8 @@ impl Server {
     /// The engine failed, or state could not be saved.
     pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
         let served = http::serve(&self.shared, listener, self.mcp);
-        drop(self.orders);
+        // A worker that is gone has failed.
+        let _ = self.shared.asks.send(None);
         let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
         served?;
         if let EngineIs::Down { why, exit } = self.shared.engine() {

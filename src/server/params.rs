@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::request::token_id;
-use super::{Calls, Fields, Refusal, Result, Shared, kind, token_list};
+use super::{Calls, Fields, Refusal, Result, Shared, token_list};
 use crate::engine::protocol::{
     Constrain, Constraint, MOST_TEMPERATURE, MOST_TOKENS, Sampling, SpecMode, TOP_LOGITS, Token, Watched,
 };
@@ -19,7 +19,6 @@ const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1 << 10;
 /// Bias that forbids a token, from OpenAI's API.
 const FORBIDDEN: f32 = -100.0;
-const MOST_ENTRIES: usize = 1_024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Params {
@@ -65,16 +64,12 @@ fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>> {
         Some(Value::Array(list)) => list,
         Some(one) => vec![one],
     };
-    if list.len() > MOST_STOPS {
-        return Err(fields.wrong(name, format!("has {} texts, at most {MOST_STOPS} are allowed", list.len())));
-    }
-    list.into_iter()
-        .map(|stop| match stop {
-            Value::String(text) if !text.is_empty() && text.len() <= MOST_STOP_BYTES => Ok(text),
-            Value::String(_) => Err(fields.wrong(name, format!("must be texts of 1 to {MOST_STOP_BYTES} bytes"))),
-            other => Err(fields.wrong(name, format!("must be a text or a list of texts, there is {}", kind(&other)))),
-        })
-        .collect()
+    let text = |stop: &Value| stop.as_str().filter(|t| (1..=MOST_STOP_BYTES).contains(&t.len())).map(str::to_owned);
+    let texts: Option<Vec<String>> = list.iter().map(text).collect();
+    texts.filter(|texts| texts.len() <= MOST_STOPS).ok_or_else(|| {
+        fields
+            .wrong(name, format!("must be a text or at most {MOST_STOPS} texts, each of 1 to {MOST_STOP_BYTES} bytes"))
+    })
 }
 
 /// Reads the fields that all APIs share; `stop` is the field of stop texts, `most` the requested maximum of tokens.
@@ -228,11 +223,6 @@ impl Limits {
             Some(_) => return Err(fields.wrong("logit_bias", "must be an object of token ids and numbers")),
         };
         let stop = fields.list("stop_token_ids")?.unwrap_or_default();
-        for (name, count) in [("logit_bias", given.len()), ("stop_token_ids", stop.len())] {
-            if count > MOST_ENTRIES {
-                return Err(fields.wrong(name, format!("has more than {MOST_ENTRIES} entries")));
-            }
-        }
         let stop = token_list(shared, &stop, "stop_token_ids")?;
         let mut bias = HashMap::new();
         for (token, value) in given {

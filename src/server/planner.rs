@@ -13,7 +13,7 @@ use crossbeam_channel::Sender;
 use super::keep::{Fresh, FreshState};
 use super::{Prompt, Refusal, Result, Shared};
 use crate::core::grouped;
-use crate::engine::protocol::{Cancel, CheckpointImage, RowSource, RowsFault};
+use crate::engine::protocol::{Cancel, CheckpointImage, ModelInfo, RowSource, RowsFault};
 use crate::runtime::path::Path;
 use crate::runtime::segments::{self, Step};
 use crate::store::{SegmentId, SegmentKind, Store, StoreError};
@@ -22,6 +22,7 @@ use crate::text::{Halt, TextError};
 /// A prompt to plan, and the live and pending state at that time.
 pub(super) struct Wanted {
     pub id: u64,
+    pub model: ModelInfo,
     pub prompt: Prompt,
     /// All of it is scored, on an empty state.
     pub scored: bool,
@@ -30,9 +31,6 @@ pub(super) struct Wanted {
     pub fresh: Fresh,
     /// The damage that ended the last plan.
     pub lost: Option<RowsFault>,
-    /// Tokens that the context holds.
-    pub limit: u64,
-    pub fingerprint: String,
 }
 
 pub(super) struct Plan {
@@ -43,18 +41,15 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// The number of a [`Wanted`], and its plan.
-pub(super) type Planned = (u64, Result<Plan>);
-
 impl Wanted {
     /// Plans on a thread of its own, and sends the plan.
-    pub(super) fn begin(self, shared: &Arc<Shared>, planned: Sender<Planned>) -> std::io::Result<()> {
+    pub(super) fn begin(self, shared: &Arc<Shared>, to: Sender<(u64, Result<Plan>)>) -> std::io::Result<()> {
         let shared = Arc::clone(shared);
         let work = move || {
             let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
             let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
             // The receiver is gone once the server has ended.
-            let _ = planned.send((self.id, made));
+            let _ = to.send((self.id, made));
         };
         std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
     }
@@ -68,8 +63,8 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
 }
 
 fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
-    let Wanted { prompt, limit, .. } = wanted;
-    let store = shared.usable_store();
+    let (prompt, limit) = (&wanted.prompt, wanted.model.context_limit);
+    let store = Some(&*shared.options.store).filter(|_| !shared.is_damaged());
     let library = shared.options.library.as_deref().filter(|_| prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);
@@ -94,8 +89,8 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     };
     let steps = steps(shared, wanted, &base)?;
     let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
-    if total >= *limit {
-        return Err(too_long(prompt, &grouped(total), *limit));
+    if total >= limit {
+        return Err(too_long(prompt, &grouped(total), limit));
     }
     if steps.last().is_none_or(|s| s.prompt.is_empty()) {
         let field = prompt.field;
@@ -105,7 +100,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
 }
 
 fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
-    let Wanted { prompt, cancel, limit, .. } = wanted;
+    let (prompt, limit) = (&wanted.prompt, wanted.model.context_limit);
     let rendered = &prompt.rendered;
     if let Some(tokens) = &prompt.tokens {
         let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
@@ -113,10 +108,10 @@ fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
         let (text_start, text_end) = (base.text_bytes(), rendered.text.len());
         return Ok(vec![Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None }]);
     }
-    let most = usize::try_from(*limit).unwrap_or(usize::MAX);
-    let halt = Halt { stop: &|| cancel.is_cancelled(), most };
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let halt = Halt { stop: &|| wanted.cancel.is_cancelled(), most };
     segments::steps(&shared.renderer, shared.options.piece, rendered, base, &halt).map_err(|e| match e {
-        TextError::TooLong { .. } => too_long(prompt, &format!("more than {}", grouped(*limit)), *limit),
+        TextError::TooLong { .. } => too_long(prompt, &format!("more than {}", grouped(limit)), limit),
         TextError::Stopped => Refusal::gone(),
         other => Refusal::internal(other.to_string()),
     })
@@ -129,15 +124,6 @@ pub(super) struct Kept {
     pub end: Option<CheckpointImage>,
     /// It belongs to the terminal's library: state on top of it cannot be kept among the requests.
     pub of_library: bool,
-}
-
-/// What the store holds of a segment, if it is there.
-fn there<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match read {
-        Ok(read) => Ok(Some(read)),
-        Err(StoreError::NoSegment { .. }) => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 impl Wanted {
@@ -176,7 +162,7 @@ impl Wanted {
         let mut path = match &tip {
             None => Path::default(),
             Some(tip) => {
-                let Some(plan) = there(store.plan_restore(tip))? else { return Ok(None) };
+                let Some(plan) = StoreError::if_known(store.plan_restore(tip))? else { return Ok(None) };
                 Path::new(plan.path).prefix(plan.usable)
             }
         };
@@ -187,7 +173,7 @@ impl Wanted {
             return Ok(None);
         }
         if let Some(stored) = stored {
-            let opened = there(store.open_what_can_be_read(&stored, 0))?;
+            let opened = StoreError::if_known(store.open_what_can_be_read(&stored, 0))?;
             // Otherwise some of it turned out damaged.
             let whole = opened.filter(|opened| opened.plan.usable + fresh.len() == path.segments().len());
             let Some(opened) = whole else { return Ok(None) };
@@ -204,13 +190,13 @@ impl Wanted {
     /// The longest prefix that is live or can be restored, and its source; `None`: it is live, or empty. `store`: that
     /// of the requests; `library`: the terminal's, if the prompt contains a document of it.
     fn longest(&self, store: Option<&Store>, library: Option<&Store>) -> Result<(Path, Option<Kept>), StoreError> {
-        let text = &self.prompt.rendered.text;
+        let (text, fingerprint) = (&self.prompt.rendered.text, &self.model.fingerprint);
         let mut longest = (self.live(), None);
         for (store, of_library) in [(store, false), (library, true)] {
             let Some(store) = store else { continue };
-            let fresh = if of_library { Vec::new() } else { self.fresh.under(&self.fingerprint, text) };
+            let fresh = if of_library { Vec::new() } else { self.fresh.under(fingerprint, text) };
             let fresh = fresh.into_iter().map(|tip| self.fresh.path(tip)).collect();
-            let stored = store.segments_under(&self.fingerprint, text)?;
+            let stored = store.segments_under(fingerprint, text)?;
             // Deepest first. A later one has less text, but more of its path may be intact.
             for paths in [fresh, stored.into_iter().map(|tip| (Some(tip), Vec::new())).collect::<Vec<_>>()] {
                 let least = longest.0.text_bytes();

@@ -14,7 +14,7 @@ use super::{Call, Fields, Refusal, Result, Shared, Tools, Turn};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::MOST_TOKENS;
 use crate::runtime::protocol::ThinkMode;
-use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
+use crate::runtime::render::{Cut, Rendered, Renderer, unmarked};
 use crate::store::SegmentKind;
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 
@@ -150,18 +150,16 @@ fn worth_keeping(turns: &[Turn]) -> Vec<usize> {
     let system = turns.iter().take_while(|t| t.role == ChatRole::System).count().checked_sub(1);
     let before = turns.iter().rposition(|t| t.role == ChatRole::User).and_then(|last| last.checked_sub(1));
     let mut places: Vec<usize> = [system, before, turns.len().checked_sub(1)].into_iter().flatten().collect();
-    places.sort_unstable();
     places.dedup();
     places
 }
 
 /// Joins the system turns at the beginning: templates take one.
-fn one_system_text(turns: &[Turn]) -> Vec<Turn> {
+fn one_system_text(turns: &mut Vec<Turn>) {
     let count = turns.iter().take_while(|t| t.role == ChatRole::System).count();
-    let (system, rest) = turns.split_at(count);
-    let text = system.iter().map(|t| t.text.as_str()).collect::<Vec<_>>().join("\n\n");
-    let one = (count > 0).then(|| Turn::new(ChatRole::System, text));
-    one.into_iter().chain(rest.iter().cloned()).collect()
+    for turn in turns.drain(1.min(count)..count).collect::<Vec<_>>() {
+        turns[0].text.push_str(&format!("\n\n{}", turn.text));
+    }
 }
 
 /// Shows the functions to the model, through the template or as a description in the system text. Earlier calls are
@@ -217,11 +215,7 @@ impl Conversation {
     fn messages(&self, renderer: &Renderer, turns: &[Turn], marked: &[usize]) -> Value {
         let message = |(i, turn): (usize, &Turn)| {
             let text = renderer.safe(&turn.text);
-            let solid = text.trim_end();
-            let content = match text.get(solid.len()..) {
-                Some(space) if marked.contains(&i) && !solid.is_empty() => format!("{solid}{MARK}{space}"),
-                _ => text.into_owned(),
-            };
+            let content = Renderer::marked(&text).filter(|_| marked.contains(&i)).unwrap_or_else(|| text.into_owned());
             let content = ChatMessage::answer(&renderer.safe(&turn.thinking), &content).content;
             let mut message = json!({ "role": turn.role, "content": content });
             if !turn.calls.is_empty() {
@@ -240,8 +234,9 @@ impl Conversation {
     }
 
     /// The text, and where in it state is worth keeping.
-    pub(super) fn render(&self, renderer: &Renderer) -> Result<Rendered> {
-        let mut turns = one_system_text(&self.turns);
+    pub(super) fn render(mut self, renderer: &Renderer) -> Result<Rendered> {
+        let mut turns = std::mem::take(&mut self.turns);
+        one_system_text(&mut turns);
         settle(&mut turns);
         let tools = show(&self.tools, renderer, &mut turns);
         let (turns, answer) = match turns.split_last() {
@@ -289,6 +284,7 @@ impl Conversation {
 mod tests {
     use super::*;
     use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    use crate::runtime::render::MARK;
     use crate::text::TextModel;
 
     fn renderer() -> Renderer {

@@ -1,14 +1,14 @@
 //! Answers with an id: each is a message of the store, and its link holds the state after it.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, locked, own_data};
 use crate::core::transcript::{Finish, MessageId};
-use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
+use crate::store::{Change, Save, SessionFilter, Store, StoreError, Writer};
 use crate::text::ChatRole;
 
 /// Answers in memory until they are on disk.
@@ -60,9 +60,11 @@ impl Record {
 
 pub(super) struct Records {
     store: Arc<Store>,
+    /// Gone once the server ends.
+    writer: Weak<Writer>,
     recent: Mutex<VecDeque<Record>>,
-    /// Deleted answers, and whether the row of each is gone: it may still be on its way to the store.
-    deleted: Mutex<HashMap<MessageId, bool>>,
+    /// Deleted answers: their rows may still be in the store, or on their way there.
+    deleted: Mutex<HashSet<MessageId>>,
 }
 
 fn unknown(id: &str, field: &str) -> Refusal {
@@ -75,12 +77,8 @@ fn internal(e: StoreError) -> Refusal {
 }
 
 impl Records {
-    pub(super) fn new(store: Arc<Store>) -> Records {
-        Records { store, recent: Mutex::default(), deleted: Mutex::default() }
-    }
-
-    pub(super) fn fresh(&self) -> MessageId {
-        self.store.new_message_id(None)
+    pub(super) fn new(store: Arc<Store>, writer: Weak<Writer>) -> Records {
+        Records { store, writer, recent: Mutex::default(), deleted: Mutex::default() }
     }
 
     pub(super) fn add(&self, record: Record) {
@@ -99,24 +97,21 @@ impl Records {
     fn number(&self, id: &str, field: &str) -> Result<MessageId> {
         let hex = id.strip_prefix(PREFIX).filter(|n| n.len() == 16);
         let number = hex.and_then(|n| i64::from_str_radix(n, 16).ok()).map(MessageId);
-        number.filter(|n| !locked(&self.deleted).contains_key(n)).ok_or_else(|| unknown(id, field))
+        number.filter(|n| !locked(&self.deleted).contains(n)).ok_or_else(|| unknown(id, field))
     }
 
-    /// The session of an answer in the store; `None` if it is missing or deleted.
-    fn holder(&self, message: MessageId) -> Result<Option<SessionRecord>, StoreError> {
+    /// Whether a session of the store ends with an answer; a deleted one stays without it while others build on it.
+    fn has_session(&self, message: MessageId) -> Result<bool, StoreError> {
         let all = self.store.sessions(SessionFilter::Live, usize::MAX)?;
-        Ok(all.into_iter().find(|s| s.head == Some(message)))
+        Ok(all.iter().any(|s| s.head == Some(message)))
     }
 
-    /// An answer, in memory or in the store. A deleted one stays while others build on it.
+    /// An answer, in memory or in the store, deleted or not.
     fn record(&self, message: MessageId) -> Result<Option<Record>, StoreError> {
         if let Some(found) = locked(&self.recent).iter().find(|r| r.message == message) {
             return Ok(Some(found.clone()));
         }
-        let stored = match self.store.message(message) {
-            Err(StoreError::NoMessage { .. }) => return Ok(None),
-            stored => stored?,
-        };
+        let Some(stored) = StoreError::if_known(self.store.message(message))? else { return Ok(None) };
         let record = |Row { turns, response }| Record { message, parent: stored.parent, turns, response, sent: None };
         Ok(read(&stored.text).map(record))
     }
@@ -124,7 +119,7 @@ impl Records {
     pub(super) fn get(&self, id: &str, field: &str) -> Result<Record> {
         let message = self.number(id, field)?;
         let record = self.record(message).map_err(internal)?.ok_or_else(|| unknown(id, field))?;
-        if record.sent.is_none() && self.holder(message).map_err(internal)?.is_none() {
+        if record.sent.is_none() && !self.has_session(message).map_err(internal)? {
             return Err(unknown(id, field));
         }
         Ok(record)
@@ -158,31 +153,12 @@ impl Records {
 
     /// Deletes an answer. Later answers keep the turns and state that they build on.
     pub(super) fn delete(&self, id: &str) -> Result<()> {
-        let message = self.get(id, "response_id")?.message;
-        // Answers that build on it and are not on disk yet still find it among the recent ones.
-        locked(&self.deleted).insert(message, false);
-        self.forget(message).map_err(internal)
-    }
-
-    fn forget(&self, message: MessageId) -> Result<(), StoreError> {
-        if let Some(holder) = self.holder(message)? {
-            self.store.delete(holder.id)?;
-            locked(&self.deleted).insert(message, true);
+        let head = self.get(id, "response_id")?.message;
+        locked(&self.deleted).insert(head);
+        let save = Save { changes: vec![Change::Trash(head)], images: Vec::new() };
+        if let Some(writer) = self.writer.upgrade() {
+            writer.save(save);
         }
         Ok(())
-    }
-
-    /// Whether a deleted answer may get its row only now.
-    pub(super) fn has_unsaved(&self) -> bool {
-        locked(&self.deleted).values().any(|gone| !gone)
-    }
-
-    pub(super) fn forget_unsaved(&self) {
-        let deleted = locked(&self.deleted).clone();
-        for (message, _) in deleted.into_iter().filter(|(_, gone)| !gone) {
-            if let Err(e) = self.forget(message) {
-                tracing::warn!("a deleted answer is not forgotten: {e}");
-            }
-        }
     }
 }

@@ -1,22 +1,29 @@
 //! What handlers take of a request: its JSON body, an id in its path, the model that it names. Responses that are one
 //! object.
+//!
+//! The context of a request, for code at any depth: the names of left-out fields, the owner of the connection, and what
+//! its documents may take. It lives in a task-local, so that readers of nested fields need no parameter for it;
+//! [`blocking`] carries it to other threads.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on, post};
 use glob::{MatchOptions, Pattern};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 
-use super::{EngineIs, Fields, Refusal, Result, Shared, blocking};
-use crate::engine::protocol::{ModelInfo, Token};
+use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
+use crate::engine::protocol::{Cancel, ModelInfo, Token};
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
@@ -25,18 +32,37 @@ pub(super) const BODY_BYTES: usize = 32 << 20;
 /// few enough to fit in memory several times.
 const BODY_OBJECTS: usize = 100_000;
 
-/// Reads the fields of a JSON body, on a thread of its own: a long one would block all other connections.
+/// Reads the fields of a JSON body, and does what takes time with them, on a thread of its own: it would block all other
+/// connections.
 pub(super) async fn read<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
-    read: fn(&Shared, Fields) -> Result<T>,
+    read: impl FnOnce(&Shared, Fields) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let (head, body) = request.into_parts();
     check(&head.headers)?;
     // It has arrived: `http` collects it.
     let body = body.collect().await.map_err(|e| Refusal::internal(e.to_string()))?;
     let (shared, bytes) = (Arc::clone(shared), body.to_bytes());
-    blocking(move || read(&shared, Fields::body(parse(&bytes)?)?)).await
+    blocking(move || read(&shared, Fields::of(parse(&bytes)?, "")?)).await
+}
+
+/// A path that reads a body and is answered at once.
+pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+    post(async move |State(shared): State<Arc<Shared>>, request: Request| {
+        self::read(&shared, request, read).await.map(|value| object(&value))
+    })
+}
+
+/// A path that looks up the user's own data by an id and the query string, which has words and numbers without
+/// escapes; on a thread of its own, since that may read the disk.
+pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+    on(method, async move |State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri| {
+        own_data()?;
+        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
+        blocking(move || look(&shared, &id, query)).await.map(|value| object(&value))
+    })
 }
 
 fn parse(bytes: &[u8]) -> Result<Value> {
@@ -70,12 +96,12 @@ fn objects(value: &Value) -> usize {
 
 fn check(headers: &HeaderMap) -> Result<()> {
     let unsupported = |message: &str| Err(Refusal::new(415, "unsupported_media_type", message));
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("nothing");
+    let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("nothing");
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
         return unsupported(&format!("the body must be application/json, it is {kind}"));
     }
-    match headers.get(header::CONTENT_ENCODING) {
+    match headers.get(axum::http::header::CONTENT_ENCODING) {
         Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"identity") => {
             unsupported("the body must be sent as it is, without Content-Encoding")
         }
@@ -129,7 +155,7 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
     if name.eq_ignore_ascii_case(&model.name) {
         return Ok(model);
     }
-    if shared.options.rules.model_aliases.iter().any(|alias| matches(alias, &name)) {
+    if listed(&shared.options.serve.model_aliases).any(|alias| matches(alias, &name)) {
         return Ok(ModelInfo { name, ..model });
     }
     let only = format!("only {} (or default); serve.model_aliases adds names", model.name);
@@ -170,6 +196,92 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 
 pub(super) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:014x}", crate::runtime::fresh_seed())
+}
+
+const MOST_HEADER_BYTES: usize = 1 << 10;
+
+tokio::task_local! {
+    pub(super) static REQUEST: Arc<Context>;
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    /// `serve.unknown_fields = "refuse"`.
+    pub refuse_unknown: bool,
+    pub owner: Owner,
+    /// [`super::Options::program`].
+    pub program: Vec<OsString>,
+    pub left_out: Mutex<BTreeSet<String>>,
+    /// When the reading of its PDFs must end, and the bytes of text that they may still have.
+    pub pdfs: Mutex<Option<(Instant, u64)>>,
+    /// Set once the request is answered, or its connection closed.
+    pub ended: Cancel,
+}
+
+/// Cancels when it is dropped.
+pub(super) struct Ends(pub Cancel);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+pub(super) fn current() -> Arc<Context> {
+    REQUEST.try_with(Arc::clone).unwrap_or_default()
+}
+
+/// Leaves a part of the request out and remembers its name; false if the settings refuse unknown parts.
+pub(super) fn leave_out(name: &str) -> bool {
+    let leave = |context: &Arc<Context>| {
+        if !context.refuse_unknown {
+            locked(&context.left_out).insert(without_positions(name));
+        }
+        !context.refuse_unknown
+    };
+    REQUEST.try_with(leave).unwrap_or(false)
+}
+
+/// `messages[3].name` is `messages[].name`.
+fn without_positions(name: &str) -> String {
+    let mut bracket = false;
+    let kept = name.chars().filter(|c| {
+        bracket = *c == '[' || (bracket && c.is_ascii_digit());
+        !(bracket && c.is_ascii_digit())
+    });
+    kept.take(200).collect()
+}
+
+pub(super) fn key_required() -> Refusal {
+    let message = "the library and earlier responses need a key, because the system cannot tell which user this connection \
+                   belongs to: set serve.key_file and send the key";
+    Refusal::new(403, "key_required", message)
+}
+
+/// Refuses one user's data if the owner of the connection is unknown.
+pub(super) fn own_data() -> Result<()> {
+    match REQUEST.try_with(|context| context.owner) {
+        Ok(Owner::Unknown) => Err(key_required()),
+        Ok(Owner::Same | Owner::Other | Owner::HasKey) | Err(_) => Ok(()),
+    }
+}
+
+/// The names as a header: printable ASCII, cut at the maximum length.
+pub(super) fn left_out_header(names: &[String]) -> Option<HeaderValue> {
+    let plain = |c: char| if c.is_ascii_graphic() && c != ',' { c } else { '?' };
+    let mut text = names.iter().map(|name| name.chars().map(plain).collect::<String>()).collect::<Vec<_>>().join(", ");
+    if text.len() > MOST_HEADER_BYTES {
+        text.truncate(MOST_HEADER_BYTES);
+        text.push_str("...");
+    }
+    HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
+}
+
+/// Runs long work on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let context = current();
+    let done = tokio::task::spawn_blocking(move || REQUEST.sync_scope(context, work));
+    done.await.map_err(|_| Refusal::internal("internal error while the request was read"))?
 }
 
 #[cfg(test)]
@@ -218,6 +330,34 @@ mod tests {
         }
         for (alias, name) in [("gpt-4o", "gpt-4o-mini"), ("gpt-*", "xgpt-4"), ("*-mini", "o4-mini-2"), ("a*b", "ac")] {
             assert!(!matches(alias, name), "{alias} {name}");
+        }
+    }
+
+    #[test]
+    fn names_lose_their_positions_and_fit_a_header() {
+        assert_eq!(without_positions("tools[12].a[3].b7[x1]"), "tools[].a[].b7[x1]");
+        let header = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+            left_out_header(&names).map(|h| h.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header(&[]), None);
+        assert_eq!(header(&["a", "b\nc: d,é"]).unwrap(), "a, b?c:?d??");
+        let long = "x".repeat(200);
+        let all = header(&[long.as_str(); 9]).unwrap();
+        assert!(all.len() < MOST_HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
+    }
+
+    #[test]
+    fn nothing_is_left_out_where_unknown_fields_are_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for refuse_unknown in [true, false] {
+            let context = Arc::new(Context { refuse_unknown, ..Context::default() });
+            let left = runtime.block_on(REQUEST.scope(Arc::clone(&context), async {
+                blocking(|| Ok(leave_out("messages[4].odd") && leave_out("messages[5].odd"))).await
+            }));
+            assert_eq!(left, Ok(!refuse_unknown));
+            let names: &[&str] = if refuse_unknown { &[] } else { &["messages[].odd"] };
+            assert_eq!(Vec::from_iter(locked(&context.left_out).iter().cloned()), names);
         }
     }
 }

@@ -77,8 +77,11 @@ pub(super) fn given(fields: &Fields) -> Value {
         match name.as_str() {
             "reasoning" => value["effort"] = sent["effort"].clone(),
             "text" => {
-                for field in ["format", "verbosity"].into_iter().filter(|field| !sent[*field].is_null()) {
-                    value[field] = if field == "format" { text_format(&sent[field]) } else { sent[field].clone() };
+                if !sent["format"].is_null() {
+                    value["format"] = text_format(&sent["format"]);
+                }
+                if !sent["verbosity"].is_null() {
+                    value["verbosity"] = sent["verbosity"].clone();
                 }
             }
             _ => *value = sent,
@@ -115,13 +118,12 @@ pub(super) fn repeated(mut given: Value, most: Option<u64>, sampling: &Sampling,
 }
 
 impl Sent {
-    pub(super) fn item(&self, items: &[Item], at: usize, status: &str) -> Option<Value> {
-        let item = items.get(at)?;
-        let same = |other: &&Item| std::mem::discriminant(*other) == std::mem::discriminant(item);
-        let nth = items.get(..at)?.iter().filter(same).count();
+    fn item(&self, items: &[Item], at: usize, status: &str) -> Value {
+        let same = |other: &&Item| std::mem::discriminant(*other) == std::mem::discriminant(&items[at]);
+        let nth = items[..at].iter().filter(same).count();
         let again = if nth == 0 { String::new() } else { format!("_{nth}") };
         let id = |of: &str| format!("{of}_{}{again}", self.unique);
-        Some(match item {
+        match &items[at] {
             Item::Thoughts(text) => {
                 let content = json!([{ "type": "reasoning_text", "text": text }]);
                 json!({ "type": "reasoning", "id": id("rs"), "status": status, "summary": [], "content": content })
@@ -131,7 +133,7 @@ impl Sent {
                 json!({ "type": "message", "id": id("msg"), "status": status, "role": "assistant", "content": content })
             }
             Item::Call(call) => call_item(call, &self.tools, status),
-        })
+        }
     }
 
     /// All items of a choice; at least a message.
@@ -140,7 +142,7 @@ impl Sent {
         let only_thoughts = choice.items.iter().all(|item| matches!(item, Item::Thoughts(_)));
         let items: Vec<Item> = choice.items.iter().chain(empty.iter().filter(|_| only_thoughts)).cloned().collect();
         let word = |at: usize| if at + 1 == items.len() { status.last_item() } else { "completed" };
-        (0..items.len()).filter_map(|at| self.item(&items, at, word(at))).collect()
+        (0..items.len()).map(|at| self.item(&items, at, word(at))).collect()
     }
 
     pub(super) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
@@ -185,7 +187,7 @@ pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
         true => json!({ "type": "custom_tool_call", "input": custom_input(call) }),
         false => json!({ "type": "function_call", "arguments": call.text() }),
     };
-    item["id"] = call_item_id(&call.id).into();
+    item["id"] = format!("fc_{}", call.id).into();
     item["call_id"] = call.id.as_str().into();
     item["name"] = call.name.as_str().into();
     item["status"] = status.into();
@@ -193,10 +195,6 @@ pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
         (item["namespace"], item["name"]) = (namespace.as_str().into(), name.as_str().into());
     }
     item
-}
-
-pub(super) fn call_item_id(call_id: &str) -> String {
-    format!("fc_{call_id}")
 }
 
 /// Keeps the decimal form of a 32-bit number: a plain cast to 64 bits adds digits.
@@ -207,15 +205,18 @@ fn number(value: f32) -> Value {
 pub(super) struct Events {
     sent: Sent,
     number: u64,
-    /// The incomplete last item, if it is thoughts or a text.
-    open: Option<usize>,
-    call_id: String,
+    /// Index and id of the last item.
+    at: usize,
+    id: Value,
+    /// It is thoughts or a text, and incomplete.
+    open: bool,
+    /// It is a call of a custom tool.
     custom: bool,
 }
 
 impl Events {
     pub(super) fn new(sent: Sent) -> Events {
-        Events { sent, number: 0, open: None, call_id: String::new(), custom: false }
+        Events { sent, number: 0, at: 0, id: Value::Null, open: false, custom: false }
     }
 
     fn report(&mut self, out: &mut String, name: &str, mut value: Value) {
@@ -224,78 +225,82 @@ impl Events {
         event(out, name, value);
     }
 
-    /// An item of thoughts or text, its one part, and an event about the part.
-    fn item(&self, choice: &Choice, at: usize, status: &str) -> (Value, Value, Value) {
-        let item = self.sent.item(&choice.items, at, status).unwrap_or_default();
-        let part = item["content"][0].clone();
-        let place = json!({ "item_id": item["id"], "output_index": at, "content_index": 0 });
-        (item, part, place)
+    fn report_item(&mut self, out: &mut String, what: &str, item: Value) {
+        self.id = item["id"].clone();
+        self.report(out, &format!("response.output_item.{what}"), json!({ "output_index": self.at, "item": item }));
     }
 
-    fn begin(&mut self, choice: &Choice, at: usize, out: &mut String) {
-        let (mut item, mut part, mut added) = self.item(choice, at, "in_progress");
+    /// Writes an event about the one part of the last item.
+    fn report_part(&mut self, out: &mut String, name: &str, field: &str, value: Value) {
+        let mut part = json!({ "item_id": self.id, "output_index": self.at, "content_index": 0, field: value });
+        if name.starts_with("output_text") {
+            part["logprobs"] = json!([]);
+        }
+        self.report(out, &format!("response.{name}"), part);
+    }
+
+    /// Writes an event about the call that is the last item.
+    fn report_call(&mut self, out: &mut String, name: &str, field: &str, value: &Value) {
+        let call = json!({ "item_id": self.id, "output_index": self.at, field: value });
+        self.report(out, &format!("response.{name}"), call);
+    }
+
+    /// The last item, thoughts or a text, begins.
+    fn begin(&mut self, choice: &Choice, out: &mut String) {
+        self.end(choice, "completed", out);
+        self.at = choice.items.len() - 1;
+        self.open = true;
+        let mut item = self.sent.item(&choice.items, self.at, "in_progress");
+        let mut part = item["content"][0].take();
         item["content"] = json!([]);
         part["text"] = "".into();
-        added["part"] = part;
-        self.report(out, "response.output_item.added", json!({ "output_index": at, "item": item }));
-        self.report(out, "response.content_part.added", added);
-        self.open = Some(at);
+        self.report_item(out, "added", item);
+        self.report_part(out, "content_part.added", "part", part);
     }
 
     fn end(&mut self, choice: &Choice, status: &str, out: &mut String) {
-        let Some(at) = self.open.take() else { return };
-        let (item, part, place) = self.item(choice, at, status);
-        self.report_text("done", "text", &part, &place, out);
-        let mut done = place;
-        done["part"] = part;
-        self.report(out, "response.content_part.done", done);
-        self.report(out, "response.output_item.done", json!({ "output_index": at, "item": item }));
+        if std::mem::take(&mut self.open) {
+            let item = self.sent.item(&choice.items, self.at, status);
+            let part = &item["content"][0];
+            let done = if part["type"] == "output_text" { "output_text.done" } else { "reasoning_text.done" };
+            self.report_part(out, done, "text", part["text"].clone());
+            self.report_part(out, "content_part.done", "part", part.clone());
+            self.report_item(out, "done", item);
+        }
     }
 
-    fn report_text(&mut self, what: &str, field: &str, part: &Value, place: &Value, out: &mut String) {
-        let mut value = place.clone();
-        value[field] = part["text"].clone();
-        if part["type"] == "output_text" {
-            value["logprobs"] = json!([]);
+    fn text(&mut self, choice: &Choice, name: &str, text: &str, out: &mut String) {
+        if !self.open || self.at + 1 < choice.items.len() {
+            self.begin(choice, out);
         }
-        self.report(out, &format!("response.{}.{what}", part["type"].as_str().unwrap_or_default()), value);
-    }
-
-    fn text(&mut self, choice: &Choice, text: &str, out: &mut String) {
-        let at = choice.items.len().saturating_sub(1);
-        if self.open != Some(at) {
-            self.end(choice, "completed", out);
-            self.begin(choice, at, out);
-        }
-        let (_, mut part, place) = self.item(choice, at, "in_progress");
-        part["text"] = text.into();
-        self.report_text("delta", "delta", &part, &place, out);
+        self.report_part(out, name, "delta", text.into());
     }
 
     fn calling(&mut self, choice: &Choice, id: &str, name: &str, out: &mut String) {
         self.end(choice, "completed", out);
-        id.clone_into(&mut self.call_id);
-        self.custom = self.sent.tools.is_custom(name);
+        (self.at, self.custom) = (choice.items.len(), self.sent.tools.is_custom(name));
         let call = Call::new(id.to_owned(), name.to_owned(), json!({}));
         let mut item = call_item(&call, &self.sent.tools, "in_progress");
         item[if self.custom { "input" } else { "arguments" }] = "".into();
-        let index = choice.items.len();
-        self.report(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
+        self.report_item(out, "added", item);
     }
 
-    fn called(&mut self, index: usize, call: &Call, out: &mut String) {
+    fn called(&mut self, call: &Call, out: &mut String) {
         let item = call_item(call, &self.sent.tools, "completed");
-        let place = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, field: value });
         if self.custom {
             // The text of a custom call is inside its arguments, so it is sent once they are complete.
-            self.report(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
-            self.report(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
+            self.report_call(out, "custom_tool_call_input.delta", "delta", &item["input"]);
+            self.report_call(out, "custom_tool_call_input.done", "input", &item["input"]);
         } else {
-            let mut done = place("arguments", &item["arguments"]);
-            done["name"] = item["name"].clone();
+            let done = json!({
+                "item_id": self.id,
+                "output_index": self.at,
+                "name": item["name"],
+                "arguments": item["arguments"],
+            });
             self.report(out, "response.function_call_arguments.done", done);
         }
-        self.report(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+        self.report_item(out, "done", item);
     }
 }
 
@@ -315,21 +320,19 @@ impl Form for Events {
                 self.report(out, "response.created", json!({ "response": begun }));
                 self.report(out, "response.in_progress", json!({ "response": begun }));
             }
-            Event::Thoughts(text) | Event::Text(text, _) => self.text(choice, text, out),
+            Event::Thoughts(text) => self.text(choice, "reasoning_text.delta", text, out),
+            Event::Text(text, _) => self.text(choice, "output_text.delta", text, out),
             Event::Calling { id, name } => self.calling(choice, id, name, out),
             Event::Arguments(_) if self.custom => {}
             Event::Arguments(more) => {
-                let (index, id) = (choice.items.len(), call_item_id(&self.call_id));
-                let delta = json!({ "item_id": id, "output_index": index, "delta": more });
-                self.report(out, "response.function_call_arguments.delta", delta);
+                self.report_call(out, "function_call_arguments.delta", "delta", &more.as_str().into());
             }
-            Event::Call(call) => self.called(choice.items.len().saturating_sub(1), call, out),
+            Event::Call(call) => self.called(call, out),
             Event::Ended(whole) => {
                 let status = Status::of(whole.finish, choice);
                 if choice.items.iter().all(|item| matches!(item, Item::Thoughts(_))) {
-                    self.end(choice, "completed", out);
                     choice.items.push(Item::Text(String::new()));
-                    self.begin(choice, choice.items.len() - 1, out);
+                    self.begin(choice, out);
                 }
                 self.end(choice, status.last_item(), out);
                 let response = self.sent.response(status, Some(choice), Some(&usage));

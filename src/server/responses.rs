@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -15,9 +14,9 @@ use super::response::{Events, call_item, given, repeated, usage};
 use super::tools::called;
 use super::turns::{arguments, message};
 use super::{
-    Call, Choice, Conversation, Fields, Format, Id, Received, Record, Records, Refusal, Result, Sent, Shared, Thinking,
-    Tools, Turn, blocking, collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s,
-    object, own_data, render, submit,
+    Call, Choice, Conversation, Fields, Format, Received, Record, Records, Refusal, Result, Sent, Shared, Thinking,
+    Tools, Turn, collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s, object,
+    own_data, render, submit,
 };
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
@@ -142,7 +141,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
         }
     };
     let turns = instructions.into_iter().chain(earlier).chain(input.iter().cloned()).collect();
-    let message = shared.records.fresh();
+    let message = shared.options.store.new_message_id(None);
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
@@ -157,10 +156,9 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
     Ok((Received { conversation, params, format, record }, Events::new(sent)))
 }
 
-pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
-    let (received, _) = request::read(&shared, request, read).await?;
-    let tokens = count(&shared, received.conversation).await?;
-    Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
+pub(super) fn input_tokens(shared: &Shared, fields: Fields) -> Result<Value> {
+    let tokens = count(shared, read(shared, fields)?.0.conversation)?;
+    Ok(json!({ "object": "response.input_tokens", "input_tokens": tokens }))
 }
 
 /// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
@@ -168,15 +166,18 @@ pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, request: Req
 pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";
-    let (Received { conversation, params, .. }, _) = request::read(&shared, request, read).await?;
-    let mut turns = conversation.turns;
-    let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
-    let mut output: Vec<Value> = users.flat_map(|turn| items(turn, &fresh_id("msg_"))).collect();
-    turns.push(Turn::new(ChatRole::User, TASK));
-    let thinking = Thinking { mode: ThinkMode::Off, budget: None };
-    let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
-    let prompt = render(&shared, conversation).await?;
-    let all = collect(submit(&shared, prompt, params, None, shared.options.queue)?).await?;
+    let rendered = |shared: &Shared, fields: Fields| {
+        let (Received { conversation, params, .. }, _) = read(shared, fields)?;
+        let mut turns = conversation.turns;
+        let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
+        let output: Vec<Value> = users.flat_map(|turn| items(turn, &fresh_id("msg_"))).collect();
+        turns.push(Turn::new(ChatRole::User, TASK));
+        let thinking = Thinking { mode: ThinkMode::Off, budget: None };
+        let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
+        Ok((render(shared, conversation)?, params, output))
+    };
+    let (prompt, params, mut output) = request::read(&shared, request, rendered).await?;
+    let all = collect(submit(&shared, prompt, params, None, shared.options.serve.queue)?).await?;
     let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
     let content = format!("{SUMMARY}{}", summary.trim());
     output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));
@@ -189,37 +190,20 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
     })))
 }
 
-/// Uses the records on a thread of its own, since they may read the disk.
-async fn with_records<T: Send + 'static>(
-    shared: &Arc<Shared>,
-    work: impl FnOnce(&Records) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    own_data()?;
-    let shared = Arc::clone(shared);
-    blocking(move || work(&shared.records)).await
-}
-
-/// The query string: words and numbers without escapes.
-fn query(uri: &Uri) -> Result<Fields> {
-    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    Fields::body(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
-}
-
-pub(super) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
+pub(super) fn get(shared: &Shared, id: &str, mut query: Fields) -> Result<Value> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
-    query(&uri)?.refuse_because("stream", what, |word| word == "false")?;
-    let response = with_records(&shared, move |records| records.get(&id, "response_id")).await?.response;
+    query.refuse_because("stream", what, |word| word == "false")?;
+    let response = shared.records.get(id, "response_id")?.response;
     if response.is_null() {
         let what = "this answer is from an earlier version, which kept its turns only; a request can still continue it";
         return Err(Refusal::new(404, "not_found", what).about("response_id"));
     }
-    Ok(object(&response))
+    Ok(response)
 }
 
-pub(super) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response> {
-    let gone = id.clone();
-    with_records(&shared, move |records| records.delete(&gone)).await?;
-    Ok(object(&json!({ "id": id, "object": "response", "deleted": true })))
+pub(super) fn delete(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    shared.records.delete(id)?;
+    Ok(json!({ "id": id, "object": "response", "deleted": true }))
 }
 
 fn items(turn: &Turn, id: &str) -> Vec<Value> {
@@ -248,7 +232,9 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
     items
 }
 
-fn page(named: &Record, mut fields: Fields) -> Result<Value> {
+/// The items of a request, in pages.
+pub(super) fn input_items(shared: &Shared, id: &str, mut fields: Fields) -> Result<Value> {
+    let named = shared.records.get(id, "response_id")?;
     let newest_first = match fields.text("order")?.as_deref() {
         None | Some("desc") => true,
         Some("asc") => false,
@@ -275,9 +261,4 @@ fn page(named: &Record, mut fields: Fields) -> Result<Value> {
     let has_more = all.len() > limit;
     all.truncate(limit);
     Ok(list(all, has_more))
-}
-
-pub(super) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Result<Response> {
-    let named = with_records(&shared, move |records| records.get(&id, "response_id")).await?;
-    Ok(object(&page(&named, query(&uri)?)?))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::context;
+use super::request::current;
 use super::{Fields, Refusal, Result, kind, leave_out, locked};
 use crate::config::settings::LoadConfig;
 use crate::core::{counted, plain_words};
@@ -304,7 +304,7 @@ fn sent(name: &str, media: &str, data: &str, field: &str) -> Result<String> {
 
 /// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. `wrong` refuses its content.
 fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<String> {
-    let context = context::current();
+    let context = current();
     let mut left = locked(&context.pdfs);
     let (end, room) = left.get_or_insert_with(|| (Instant::now() + Duration::from_secs(PDFS_S), PDFS_MIB << 20));
     let time = || end.saturating_duration_since(Instant::now());

@@ -12,6 +12,7 @@
 mod request;
 mod slots;
 
+use std::rc::Weak;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,28 +20,31 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 
 use super::keep::Keep;
-use super::planner::Planned;
 use super::{Ask, EngineIs, Phase, Plan, Refusal, Result, Shared};
-use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault};
+use crate::engine::protocol::{Cancel, EngineEvent, EngineFault};
 use crate::runtime::EngineChannels;
 use crate::runtime::baton::{Baton, Held, Running};
 use crate::runtime::link::{Engine, EngineState};
-use crate::runtime::path::Path;
-use crate::store::{SaveEvent, Unsaved};
+use crate::store::Unsaved;
 use request::Request;
-use slots::{Prefill, Slots};
+use slots::Slots;
 
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
 /// What a request waits for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum Wait {
-    #[default]
-    Turn,
-    Plan(u64),
-    Prefill(Prefill),
-    Engine(u64),
+    /// For a turn; not before a state in another slot is there, or given up.
+    Turn(Weak<usize>),
+    /// For its plan, or for an event of its command.
+    Event(u64),
+}
+
+impl Default for Wait {
+    fn default() -> Wait {
+        Wait::Turn(Weak::new())
+    }
 }
 
 enum Wake {
@@ -60,16 +64,16 @@ struct Entry {
 impl Entry {
     /// Whether it takes no part in planning, prefill or decode.
     fn is_waiting(&self) -> bool {
-        matches!((&self.wait, &self.wake), (Wait::Turn | Wait::Prefill(_), None))
+        matches!((&self.wait, &self.wake), (Wait::Turn(_), None))
     }
 }
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    asks: Receiver<Ask>,
+    asks: Receiver<Option<Ask>>,
     engine: Engine,
     keep: Keep,
-    planned: Sender<Planned>,
+    planned: Sender<(u64, Result<Plan>)>,
     /// In the order of their arrival.
     requests: Vec<Entry>,
     /// Of the request that runs.
@@ -80,11 +84,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs until `orders` closes, then saves the pending state.
+    /// Runs until the last request, then saves the pending state.
     pub(super) fn run(
         shared: Arc<Shared>,
-        asks: Receiver<Ask>,
-        mut orders: Receiver<()>,
+        asks: Receiver<Option<Ask>>,
         engine: EngineChannels,
         keep: Keep,
     ) -> Result<(), Unsaved> {
@@ -115,6 +118,8 @@ impl Worker {
             worker = worker.advance();
             let busy = worker.busy();
             worker.shared.metrics.running.store(busy as u64, Ordering::Relaxed);
+            let waiting = worker.requests.len() - busy + worker.asks.len();
+            worker.shared.waiting.store(waiting, Ordering::Relaxed);
             if ending && busy == 0 {
                 break;
             }
@@ -122,36 +127,30 @@ impl Worker {
             let tick = if busy > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(worker.asks) -> ask => match ask {
-                    // The prompt is scored once, before the request splits into its answers.
-                    Ok(ask) if ask.params.score.is_some() => worker.queue(ask),
-                    Ok(ask) => worker.queue_each(ask),
-                    Err(_) => worker.asks = never(),
+                    Ok(Some(ask)) => worker.queue(ask),
+                    Ok(None) | Err(_) => (ending, worker.asks) = (true, never()),
                 },
                 recv(plans) -> planned => if let Ok((id, plan)) = planned {
-                    worker.wake(|wait| matches!(wait, Wait::Plan(of) if *of == id), plan.map(Wake::Plan));
+                    worker.wake(id, plan.map(Wake::Plan));
                 },
                 recv(worker.engine.events) -> event => {
                     let event = event.unwrap_or_else(|_| worker.engine.ended());
                     worker.on_engine(event);
                 }
                 recv(saves) -> event => match event {
-                    Ok(event) => worker.on_save(event),
+                    Ok(event) => worker.keep.on_event(event),
                     Err(_) => worker.keep.events = never(),
                 },
-                recv(orders) -> _ => {
-                    ending = true;
-                    orders = never();
-                }
                 recv(tick) -> _ => {}
             }
         }
         worker.engine.shutdown();
-        let closed = worker.keep.close(&worker.shared.records);
+        let closed = worker.keep.close();
         if worker.shared.is_damaged() { Ok(()) } else { closed }
     }
 
     fn on_engine(&mut self, mut event: EngineEvent) {
-        let id = event.id_mut().copied();
+        let id = event.id_mut().copied().unwrap_or_default();
         match event {
             // A parked model accepts requests while it returns.
             EngineEvent::Loading { what, .. } if self.engine.is_parked() => tracing::debug!("{what}"),
@@ -167,15 +166,7 @@ impl Worker {
             // Concerns the engine as a whole, not one answer.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
             EngineEvent::Evicted { sequence } => self.slots.evicted(sequence),
-            event => self.wake(|wait| matches!(wait, Wait::Engine(of) if Some(*of) == id), Ok(Wake::Engine(event))),
-        }
-    }
-
-    fn on_save(&mut self, event: SaveEvent) {
-        if self.keep.on_event(event) && self.shared.records.has_unsaved() {
-            let shared = Arc::clone(&self.shared);
-            // If no thread starts, the deletion happens at the end.
-            let _ = std::thread::Builder::new().name("forget".into()).spawn(move || shared.records.forget_unsaved());
+            event => self.wake(id, Ok(Wake::Engine(event))),
         }
     }
 
@@ -183,15 +174,12 @@ impl Worker {
         self.requests.iter().filter(|entry| !entry.is_waiting()).count()
     }
 
-    fn queue_each(&mut self, ask: Ask) {
-        self.shared.waiting.fetch_add(ask.params.wanted - 1, Ordering::Relaxed);
-        ask.each().into_iter().for_each(|ask| self.queue(ask));
-    }
-
     fn queue(&mut self, ask: Ask) {
-        let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
-        let run = Running::new(async move { Request::new(Held::new(baton, ()), ask).carry_out().await });
-        self.requests.push(Entry { cancel, wait: Wait::Turn, wake: None, run });
+        for ask in ask.each() {
+            let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
+            let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
+            self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
+        }
     }
 
     fn refuse(&mut self, refusal: &Refusal, picked: impl Fn(&Entry) -> bool) {
@@ -200,8 +188,8 @@ impl Worker {
         }
     }
 
-    fn wake(&mut self, waits: impl Fn(&Wait) -> bool, wake: Result<Wake>) {
-        if let Some(entry) = self.requests.iter_mut().find(|entry| waits(&entry.wait)) {
+    fn wake(&mut self, id: u64, wake: Result<Wake>) {
+        if let Some(entry) = self.requests.iter_mut().find(|entry| matches!(entry.wait, Wait::Event(of) if of == id)) {
             entry.wake = Some(wake);
         }
     }
@@ -231,17 +219,14 @@ impl Worker {
         worker
     }
 
-    /// Begins a request if fewer are at work than may be: first one that waited for a prefill that is over. False if
-    /// there is none.
+    /// Begins the first request that may begin, if fewer are at work than may be. False if there is none.
     fn begin_next(&mut self) -> bool {
         let most = self.engine.model().map_or(0, |m| m.max_sequences.max(1) as usize);
-        if self.busy() >= most.min(self.shared.options.side_by_side) {
+        if self.busy() >= most.min(self.shared.options.serve.side_by_side) {
             return false;
         }
-        let over = |wait: &Wait| matches!(wait, Wait::Prefill(prefill) if !self.slots.is_running(prefill));
-        let next = self.requests.iter().position(|entry| over(&entry.wait));
-        let next = next.or_else(|| self.requests.iter().position(|entry| matches!(entry.wait, Wait::Turn)));
-        let Some(entry) = next.and_then(|at| self.requests.get_mut(at)) else { return false };
+        let may_begin = |entry: &&mut Entry| matches!(&entry.wait, Wait::Turn(state) if state.strong_count() == 0);
+        let Some(entry) = self.requests.iter_mut().find(may_begin) else { return false };
         entry.wake = Some(Ok(Wake::Go));
         true
     }
@@ -249,34 +234,17 @@ impl Worker {
     /// An engine that is down refuses the present requests and all later ones.
     fn refuse_all_if_down(&mut self) {
         let EngineState::Down { why, exit } = self.engine.state.clone() else { return };
-        let refusal = Refusal::internal(why.clone());
         for entry in &mut self.requests {
-            entry.wake.get_or_insert(match entry.wait {
-                Wait::Engine(id) => {
+            entry.wake.get_or_insert_with(|| match entry.wait {
+                Wait::Event(id) => {
                     let fault = EngineFault::Fatal { why: why.clone(), exit };
                     Ok(Wake::Engine(EngineEvent::Failed { id, fault }))
                 }
-                Wait::Turn | Wait::Plan(_) | Wait::Prefill(_) => Err(refusal.clone()),
+                Wait::Turn(_) => Err(Refusal::internal(why.clone())),
             });
         }
         if !matches!(self.shared.engine(), EngineIs::Down { .. }) {
             self.shared.set_engine(EngineIs::Down { why, exit });
         }
-    }
-
-    /// Empties a slot with unknown or unwanted state.
-    fn empty(&mut self, at: usize) {
-        let slot = &mut self.slots.at(at).engine;
-        slot.made(Path::default());
-        let sequence = slot.sequence;
-        // If it fails, the engine is down, which the loop reports to all requests.
-        let _ = self.engine.send(Command::Release { sequence });
-    }
-
-    /// Frees the memory of idle slots; true if there was any.
-    fn release_idle(&mut self) -> bool {
-        let idle = self.slots.idle();
-        idle.iter().for_each(|at| self.empty(*at));
-        !idle.is_empty()
     }
 }

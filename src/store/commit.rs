@@ -12,7 +12,7 @@ use super::error::{Result, StoreError};
 use super::query;
 use super::seal::{MESSAGE, seal_of};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
-use super::sessions::put_property;
+use super::sessions::{put_property, trash};
 use super::summary::{free_name, own_title, refresh_session, touch_session};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
@@ -97,6 +97,8 @@ pub enum Change {
         segment: SegmentId,
     },
     AddDocument(NewDocument),
+    /// Moves the sessions with this head to the trash.
+    Trash(MessageId),
     Prompt(String),
     /// Replaces the unsent input of a session, or of one of [`super::draft_places`]; an empty text removes it.
     Draft {
@@ -228,6 +230,11 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
             out.grown.extend(query::row(tx, sql, [message.0], |r| Ok(SessionId(r.get(0)?)))?);
         }
         Change::AddDocument(new) => note(out, add_document(tx, new)?),
+        Change::Trash(head) => {
+            let sql = "SELECT id FROM session WHERE head = ?1";
+            let sessions: Vec<SessionId> = query::rows(tx, sql, [head.0], |r| Ok(SessionId(r.get(0)?)))?;
+            sessions.into_iter().try_for_each(|session| trash(tx, session))?;
+        }
         Change::Prompt(text) => super::typed::add_prompt(tx, text)?,
         Change::Draft { session, text } => super::typed::put_draft(tx, *session, text)?,
     }

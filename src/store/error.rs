@@ -79,6 +79,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// `None` for a segment or a message that is not in the database.
+    pub fn if_known<T>(found: Result<T>) -> Result<Option<T>> {
+        match found {
+            Err(StoreError::NoSegment { .. } | StoreError::NoMessage { .. }) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     pub fn exit(&self) -> Exit {
         match self {
             StoreError::InUse { .. } => Exit::InUse,

@@ -303,13 +303,7 @@ impl Store {
 
     /// Moves a session to the trash. Nothing is removed until [`Store::empty_trash`].
     pub fn delete(&self, id: SessionId) -> Result<()> {
-        self.transaction(|tx| {
-            tx.execute(
-                "UPDATE session SET trashed_ms = ?2 WHERE id = ?1 AND trashed_ms IS NULL",
-                params![id.0, now_ms()],
-            )?;
-            seal_session(tx, id)
-        })
+        self.transaction(|tx| trash(tx, id))
     }
 
     /// Takes a session out of the trash and returns its name, which differs if the old one was taken meanwhile.
@@ -322,6 +316,12 @@ impl Store {
             Ok(name)
         })
     }
+}
+
+pub(super) fn trash(tx: &Transaction<'_>, id: SessionId) -> Result<()> {
+    let sql = "UPDATE session SET trashed_ms = ?2 WHERE id = ?1 AND trashed_ms IS NULL";
+    tx.execute(sql, params![id.0, now_ms()])?;
+    seal_session(tx, id)
 }
 
 fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecord> {

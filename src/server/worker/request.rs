@@ -1,9 +1,8 @@
 //! A request, from its plan to its record, as one function.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::{Wait, Wake, Worker};
+use super::{GONE, Wait, Wake, Worker};
 use crate::core::transcript::{Finish, MessageId};
 use crate::engine::protocol::{
     Command, Ended, EngineEvent, EngineFault, Generate, JobDone, Look, RowsFault, Sampling, Scoring, StateImage, Token,
@@ -12,6 +11,7 @@ use crate::runtime::RuntimeError;
 use crate::runtime::baton::Held;
 use crate::runtime::executor::{Executor, PrefillStats, Progress, Sink, ToAnswer, Written};
 use crate::runtime::link::{Engine, Last, Slot};
+use crate::runtime::path::Path;
 use crate::runtime::segments::Step;
 use crate::server::answer::Answer;
 use crate::server::planner::Wanted;
@@ -21,14 +21,12 @@ use crate::text::steer::steering;
 
 /// How often a request is planned again because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
-/// A request waits for another one's prefill only for at least this many bytes of shared text.
-const WORTH_BYTES: usize = 1_024;
 /// Segments of requests end no message of a conversation.
 const NO_MESSAGE: MessageId = MessageId(0);
 
 pub(super) struct Request {
-    pub worker: Held<Worker, ()>,
-    pub ask: Ask,
+    worker: Held<Worker, ()>,
+    ask: Ask,
     /// Its slot during an attempt.
     at: usize,
     /// The attempt has added kept state.
@@ -38,24 +36,19 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(worker: Held<Worker, ()>, ask: Ask) -> Request {
-        Request { worker, ask, at: 0, grown: false, again: None }
-    }
-
-    pub(super) async fn carry_out(mut self) {
-        self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        let done = match self.worker.wake.take() {
+    pub(super) async fn run(worker: Held<Worker, ()>, ask: Ask) {
+        let mut request = Request { worker, ask, at: 0, grown: false, again: None };
+        let done = match request.worker.wake.take() {
             Some(Err(refusal)) => Err(refusal),
-            _ => self.answer().await,
+            _ => request.answer().await,
         };
-        let Request { mut worker, mut ask, .. } = self;
+        let Request { mut worker, mut ask, .. } = request;
         match done {
             Err(refusal) => _ = ask.to.report(Notice::Failed(refusal)),
             // Its prompt is scored; now it splits into its answers.
             Ok(()) if ask.params.score.take().is_some() && ask.params.max_tokens > 0 => {
                 ask.keep = false;
-                worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                worker.queue_each(ask);
+                worker.queue(ask);
             }
             Ok(()) => {}
         }
@@ -84,17 +77,14 @@ impl Request {
         loop {
             let plan = self.planned(lost.take()).await?;
             let from = plan.base.text_bytes();
-            if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from, WORTH_BYTES) {
-                self.worker.shared.waiting.fetch_add(1, Ordering::Relaxed);
-                let wake = self.wait(Wait::Prefill(prefill)).await;
-                self.worker.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                wake?;
+            if let Some(prefill) = self.worker.slots.ahead_of(&self.ask, from) {
+                self.wait(Wait::Turn(prefill)).await?;
                 anew = false;
                 continue;
             }
             // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
             // unusable.
-            anew = !anew && self.worker.slots.have_more(&self.ask, from, WORTH_BYTES);
+            anew = !anew && self.worker.slots.have_more(&self.ask, from);
             let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
             // Without a slot, another request has taken over the state of this plan.
             if let Some(at) = self.worker.slots.place_for(&plan.base, can_be_put_back).filter(|_| !anew) {
@@ -107,23 +97,15 @@ impl Request {
 
     async fn planned(&mut self, lost: Option<RowsFault>) -> Result<Plan> {
         let Worker { engine, slots, keep, planned, shared, .. } = &mut *self.worker;
-        let id = engine.id();
-        let wanted = Wanted {
-            id,
-            prompt: self.ask.prompt.clone(),
-            scored: self.ask.params.score.is_some(),
-            cancel: self.ask.cancel.clone(),
-            live: slots.live(),
-            fresh: keep.fresh.clone(),
-            lost,
-            limit: engine.model().map_or(0, |m| m.context_limit),
-            fingerprint: engine.info.fingerprint.clone(),
-        };
+        let Ask { prompt, params, cancel, .. } = &self.ask;
+        let (id, model) = (engine.id(), engine.info.clone());
+        let (live, fresh, prompt, cancel) = (slots.live(), keep.fresh.clone(), prompt.clone(), cancel.clone());
+        let wanted = Wanted { id, model, prompt, scored: params.score.is_some(), cancel, live, fresh, lost };
         let begun = wanted.begin(shared, planned.clone());
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
-        match self.wait(Wait::Plan(id)).await? {
+        match self.wait(Wait::Event(id)).await? {
             Wake::Plan(plan) => Ok(plan),
-            Wake::Go | Wake::Engine(_) => Err(Refusal::internal("internal error: there is no plan")),
+            Wake::Go | Wake::Engine(_) => Err(Refusal::internal(GONE)),
         }
     }
 
@@ -179,7 +161,7 @@ impl Request {
             prompt_tokens,
             cached_tokens: stats.reused,
             completion_tokens: answer.tokens,
-            thought_tokens: answer.thought_tokens(),
+            thought_tokens: answer.decoder.thought_tokens(),
             prompt_ms: stats.prefill_ms,
             predicted_ms: last.decode_ms,
             drafted_tokens: last.spec.drafted,
@@ -191,8 +173,9 @@ impl Request {
         // If it fails, the engine is down, which the loop reports to all requests.
         let _ = engine.send(Command::MayEvict { sequence: slot.sequence });
         // Count before the event: a client that has its answer finds it in the counters.
-        self.worker.shared.metrics.tokens(&Usage { prompt_tokens: 0, cached_tokens: 0, ..usage });
-        answer.finish(&self.ask, finish, usage);
+        let written = Usage { prompt_tokens: 0, cached_tokens: 0, ..usage };
+        self.worker.shared.metrics.tokens(&written);
+        answer.finish(&self.ask, finish, written);
     }
 
     /// Stores the answer's record before the answer is reported complete: a client that names the answer finds it.
@@ -205,10 +188,10 @@ impl Request {
         let slot = slots.at(self.at);
         slot.kept &= self.ask.keep;
         let tip = slot.engine.live.head().filter(|_| self.ask.keep);
-        if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
-            keep.hold(tip, named.as_ref());
-        }
-        if let Some(record) = named {
+        let is_new = named.is_some() || (self.grown && tip.is_some());
+        // Answers that the disk is too slow for cannot be named: what builds on one could not be kept either.
+        let is_held = shared.is_damaged() || (is_new && keep.hold(tip, named.as_ref()));
+        if let Some(record) = named.filter(|_| is_held) {
             shared.records.add(record);
         }
     }
@@ -219,7 +202,7 @@ impl Request {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
         let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
-        self.worker.empty(self.at);
+        self.empty();
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;
         let stats = stats.map_err(|e| self.failed(e, false, 0))?;
@@ -242,12 +225,11 @@ impl Request {
 
     /// Empties the slot after a failure. Another plan may help before the first token.
     fn failed(&mut self, error: RuntimeError, restoring: bool, tokens: u64) -> Refusal {
-        self.worker.empty(self.at);
+        self.empty();
         self.again = match &error {
             _ if tokens > 0 => None,
             RuntimeError::Engine(EngineFault::RowsLost(rows)) => Some(Some(rows.clone())),
-            // Memory may be the cause: idle live slots hold some.
-            RuntimeError::Engine(EngineFault::Device(_)) if !self.worker.release_idle() && !restoring => None,
+            RuntimeError::Engine(EngineFault::Device(_)) if !restoring => None,
             error => error.is_of_the_slot().then_some(None),
         };
         match error {
@@ -258,6 +240,14 @@ impl Request {
             RuntimeError::Stopped => Refusal::gone(),
             error => Refusal::internal(error.to_string()),
         }
+    }
+
+    /// Empties a slot with unknown or unwanted state.
+    fn empty(&mut self) {
+        let (engine, slot) = self.parts();
+        slot.made(Path::default());
+        // If it fails, the engine is down, which the loop reports to all requests.
+        let _ = engine.send(Command::Release { sequence: slot.sequence });
     }
 
     async fn wait(&mut self, wait: Wait) -> Result<Wake> {
@@ -287,7 +277,7 @@ impl Executor for Request {
     }
 
     async fn event(&mut self, command: u64, _restores: bool) -> (Option<EngineEvent>, bool) {
-        let wake = self.wait(Wait::Engine(command)).await;
+        let wake = self.wait(Wait::Event(command)).await;
         (if let Ok(Wake::Engine(event)) = wake { Some(event) } else { None }, false)
     }
 

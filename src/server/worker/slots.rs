@@ -1,5 +1,6 @@
 //! Slots of the engine ([`Slot`]), each with at most one request in prefill or decode.
 
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use crate::engine::protocol::{Cancel, SequenceId};
@@ -8,12 +9,15 @@ use crate::runtime::path::Path;
 use crate::runtime::render::Rendered;
 use crate::server::{Ask, Plan};
 
-pub(super) struct Occupant {
-    pub client: Cancel,
+/// A request waits for another one's prefill only for at least this many bytes of shared text.
+const WORTH_BYTES: usize = 1_024;
+
+struct Occupant {
+    client: Cancel,
     rendered: Arc<Rendered>,
     /// Where in its text further state will be kept, in bytes: the ends of the running step and of the later ones,
-    /// without the answer's.
-    ends: Vec<usize>,
+    /// without the answer's. Other requests wait until one is dropped.
+    ends: Vec<Rc<usize>>,
 }
 
 pub(super) struct RequestSlot {
@@ -22,7 +26,7 @@ pub(super) struct RequestSlot {
     /// The whole live path is kept among the requests, or on its way to disk; state on top of any other path cannot be
     /// kept.
     pub kept: bool,
-    pub occupant: Option<Occupant>,
+    occupant: Option<Occupant>,
     /// When its last answer began, counted in answers.
     used: u64,
 }
@@ -40,17 +44,9 @@ impl RequestSlot {
     pub(super) fn step_ended(&mut self) {
         let live = self.engine.live.text_bytes();
         if let Some(occupant) = &mut self.occupant {
-            occupant.ends.retain(|end| *end > live);
+            occupant.ends.retain(|end| **end > live);
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prefill {
-    at: usize,
-    used: u64,
-    /// Where in the text its state ends, in bytes.
-    end: usize,
 }
 
 #[derive(Default)]
@@ -79,11 +75,9 @@ impl Slots {
             None => plan.base.segments().is_empty() || slot.kept,
         };
         ask.keep &= slot.kept;
-        let mut ends = Vec::new();
-        if ask.keep && ask.prompt.tokens.is_none() && ask.params.score.is_none() {
-            ends.extend(plan.steps.iter().map(|s| s.text_end));
-            ends.pop();
-        }
+        let mut ends: Vec<_> =
+            plan.steps.iter().map(|s| Rc::new(s.text_end)).filter(|_| ask.keep && ask.is_text()).collect();
+        ends.pop();
         slot.engine.begin();
         slot.occupant = Some(Occupant { client: ask.cancel.clone(), rendered: Arc::clone(&ask.prompt.rendered), ends });
     }
@@ -109,11 +103,6 @@ impl Slots {
         self.slots.iter().filter(|l| l.is_idle() && !l.is_empty()).map(|l| l.engine.live.clone()).collect()
     }
 
-    pub(super) fn idle(&self) -> Vec<usize> {
-        let idle = self.slots.iter().enumerate().filter(|(_, l)| l.is_idle() && !l.is_empty());
-        idle.map(|(at, _)| at).collect()
-    }
-
     /// The slot for a request that begins with `base`: the idle one with exactly that state. Without one, and if the
     /// state can be restored: the one that shares more of it than it would lose, else an empty one, else the least
     /// recently used.
@@ -131,38 +120,27 @@ impl Slots {
         kin.or_else(|| idle().min_by_key(|(_, l)| (!l.is_empty(), l.used))).map(|(at, _)| at)
     }
 
-    /// A running prefill that shares at least `least` bytes with `ask` after `from`, where `ask` would begin itself:
-    /// up to the last state that `ask` can use.
-    pub(super) fn ahead_of(&self, ask: &Ask, from: usize, least: usize) -> Option<Prefill> {
-        if ask.prompt.tokens.is_some() || ask.params.score.is_some() {
-            return None;
-        }
+    /// The last state that `ask` can use of a running prefill, if it lies far enough after `from`, where `ask` would
+    /// begin itself.
+    pub(super) fn ahead_of(&self, ask: &Ask, from: usize) -> Option<Weak<usize>> {
         let text = &ask.prompt.rendered.text;
         let same = |theirs: &str, end: usize| {
             end < text.len() && theirs.get(..end).is_some_and(|t| text.get(..end) == Some(t))
         };
-        let ahead = self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            let Occupant { rendered, ends, .. } = slot.occupant.as_ref()?;
-            let end = ends.iter().copied().filter(|end| *end >= from + least && same(&rendered.text, *end)).max()?;
-            Some(Prefill { at, used: slot.used, end })
+        let occupants = self.slots.iter().filter_map(|slot| slot.occupant.as_ref()).filter(|_| ask.is_text());
+        let ahead = occupants.filter_map(|Occupant { rendered, ends, .. }| {
+            ends.iter().filter(|end| ***end >= from + WORTH_BYTES && same(&rendered.text, ***end)).max()
         });
-        ahead.max_by_key(|prefill| prefill.end)
+        ahead.max().map(Rc::downgrade)
     }
 
-    /// Whether the state that a request waits for does not exist yet.
-    pub(super) fn is_running(&self, prefill: &Prefill) -> bool {
-        let slot = self.slots.get(prefill.at).filter(|slot| slot.used == prefill.used);
-        slot.and_then(|slot| slot.occupant.as_ref()).is_some_and(|o| o.ends.contains(&prefill.end))
-    }
-
-    /// Whether a slot by now holds at least `least` bytes of `ask` after `from`, where `ask` would begin itself. The
-    /// length is checked first, since the comparison of texts is slow.
-    pub(super) fn have_more(&self, ask: &Ask, from: usize, least: usize) -> bool {
+    /// Whether a slot by now holds enough of `ask` after `from`, where `ask` would begin itself. The length is checked
+    /// first, since the comparison of texts is slow.
+    pub(super) fn have_more(&self, ask: &Ask, from: usize) -> bool {
         let text = &ask.prompt.rendered.text;
-        let holds =
-            |path: &Path| path.text_bytes() >= from + least && path.unchanged(text).text_bytes() >= from + least;
-        let by_text = ask.prompt.tokens.is_none() && ask.params.score.is_none();
-        by_text && self.slots.iter().any(|slot| slot.kept && holds(&slot.engine.live))
+        let is_enough = |path: &Path| path.text_bytes() >= from + WORTH_BYTES;
+        let holds = |path: &Path| is_enough(path) && is_enough(&path.unchanged(text));
+        ask.is_text() && self.slots.iter().any(|slot| slot.kept && holds(&slot.engine.live))
     }
 }
 
@@ -209,7 +187,6 @@ mod tests {
         assert_eq!(slots.place_for(&path(&[rules, &[4; 3]]), true), Some(2));
         assert_eq!(slots.place_for(&path(&[&[7; 4]]), true), Some(3));
         assert_eq!(slots.place_for(&Path::default(), true), Some(3));
-        assert_eq!(slots.idle(), [0, 1, 2]);
         let full = self::slots(&[long.clone(), path(&[&[9; 5]])]);
         assert_eq!(full.place_for(&path(&[rules, &[4; 3]]), true), Some(0));
         assert_eq!(full.place_for(&path(&[&[7; 4]]), true), Some(0));

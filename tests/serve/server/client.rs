@@ -9,9 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use sala_chat::config::settings::ServeConfig;
 use sala_chat::engine::protocol::Token;
 use sala_chat::runtime::{EngineChannels, Settings};
-use sala_chat::server::{Key, Options, Rules, ServeError, Server, Stop};
+use sala_chat::server::{Key, Options, ServeError, Server, Stop};
 use sala_chat::store::Store;
 use sala_chat::text::{Before, TextModel};
 use serde_json::Value;
@@ -30,7 +31,7 @@ pub struct Setup {
     pub queue: usize,
     pub side_by_side: usize,
     pub key: Option<&'static str>,
-    pub rules: Rules,
+    pub rules: ServeConfig,
     pub settings: Settings,
     pub gate: Option<Receiver<()>>,
     /// In place of one on the machine's own disk.
@@ -54,7 +55,7 @@ impl Default for Setup {
             queue: 4,
             side_by_side: 2,
             key: None,
-            rules: Rules::default(),
+            rules: ServeConfig::default(),
             settings: Settings::default(),
             gate: None,
             store: None,
@@ -107,10 +108,8 @@ impl Running {
             engine: EngineChannels { commands: fake.commands, events: fake.events },
             settings: setup.settings,
             piece: 1024,
-            queue: setup.queue,
-            side_by_side: setup.side_by_side,
+            serve: ServeConfig { queue: setup.queue, side_by_side: setup.side_by_side, ..setup.rules },
             key: setup.key.map(Key::new),
-            rules: setup.rules,
             program: vec![env!("CARGO_BIN_EXE_sala-chat").into()],
         })
         .unwrap();

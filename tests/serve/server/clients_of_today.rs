@@ -1,6 +1,6 @@
 //! What clients send that were written for other servers: fields and tools that are not known here, and other names for what is.
 
-use sala_chat::server::Rules;
+use sala_chat::config::settings::{ServeConfig, UnknownFields};
 use serde_json::{Value, json};
 
 use crate::server::client::{Reply, Running, Setup, answers};
@@ -21,7 +21,7 @@ fn content(reply: &Reply) -> String {
 }
 
 fn refusing() -> Setup {
-    Setup { rules: Rules { refuse_unknown: true, ..Rules::default() }, ..Setup::default() }
+    Setup { rules: ServeConfig { unknown_fields: UnknownFields::Refuse, ..ServeConfig::default() }, ..Setup::default() }
 }
 
 fn tool(name: &str) -> Value {
@@ -380,7 +380,7 @@ fn anthropic_clients_continue_and_send_texts_as_documents() {
 #[test]
 fn the_model_is_described_for_every_client_and_has_other_names() {
     let dir = tempfile::tempdir().unwrap();
-    let rules = Rules { model_aliases: vec!["gpt-4o-mini".into(), "claude-*".into()], ..Rules::default() };
+    let rules = ServeConfig { model_aliases: "gpt-4o-mini, claude-*".into(), ..ServeConfig::default() };
     let server = Running::start(dir.path(), Setup { rules, ..Setup::default() });
     let list = server.get("/v1/models").json();
     let model = &list["data"][0];
@@ -406,7 +406,7 @@ fn the_model_is_described_for_every_client_and_has_other_names() {
 #[test]
 fn pages_that_the_settings_name_may_use_the_server() {
     let dir = tempfile::tempdir().unwrap();
-    let rules = Rules { allowed_origins: vec!["http://localhost:3000".into()], ..Rules::default() };
+    let rules = ServeConfig { allowed_origins: "http://localhost:3000".into(), ..ServeConfig::default() };
     let server = Running::start(dir.path(), Setup { rules, key: Some("0123456789abcdef"), ..Setup::default() });
     let body = question("Hi").to_string();
     let ask = |origin: &str| {

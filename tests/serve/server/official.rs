@@ -1,7 +1,7 @@
 //! What the official clients send of their own accord: what they were sent, with every field of their version, and words of
 //! their APIs that other servers take.
 
-use sala_chat::server::Rules;
+use sala_chat::config::settings::{ServeConfig, UnknownFields};
 use serde_json::{Value, json};
 
 use crate::server::client::{Running, Setup, answers};
@@ -69,7 +69,7 @@ fn anthropics_word_for_a_function_is_custom() {
 #[test]
 fn unsupported_options_of_responses_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    let rules = Rules { refuse_unknown: true, ..Rules::default() };
+    let rules = ServeConfig { unknown_fields: UnknownFields::Refuse, ..ServeConfig::default() };
     let server = Running::start(dir.path(), Setup { rules, ..Setup::default() });
     let ask = |include: Value| server.post(RESPONSES, &json!({ "input": "Hi", "include": include }));
     let refused = ask(json!(["reasoning.encrypted_content", "message.output_text.logprobs"]));
