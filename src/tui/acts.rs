@@ -1,6 +1,5 @@
 //! Actions shared by several parts of the interface: notes, hints, pages, requests, stopping.
 
-use super::cleaned::clean;
 use super::keys::Action;
 use super::status::duration;
 use super::{App, Effect};
@@ -34,9 +33,8 @@ pub(super) fn refuse(app: &mut App, why: impl AsRef<str>) {
 
 /// With a full stop, unless the reason ends with a command to type.
 fn sentence(why: &str) -> String {
-    let why = clean(why);
     let ended = why.ends_with(['.', '?', '!', ')']) || why.contains(": /");
-    if ended { why } else { why + "." }
+    if ended { why.to_owned() } else { format!("{why}.") }
 }
 
 /// A command of the interface failed outside it: the input receives the line again. Without one, the reason is a note.

@@ -11,6 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
 use super::keys::Action;
+use crate::core::sanitize::sanitize;
 use crate::text::with_newlines;
 
 const UNDO_STEPS: usize = 200;
@@ -64,7 +65,7 @@ impl Composer {
     /// Inserts text that the user did not type. A draft in the way stays, and the text can be yanked; returns whether
     /// the text was inserted.
     pub fn recall(&mut self, text: &str) -> bool {
-        let shown = self.clipboard.folded(text);
+        let shown = self.clipboard.folded(&sanitize(text));
         if !self.is_empty() {
             self.clipboard.cut = shown;
             return false;

@@ -109,7 +109,7 @@ impl Entry {
     }
 
     pub fn note(level: Level, text: &str, request: u64) -> Entry {
-        let item = Item::Note { level, text: sanitize(text).into_owned(), request };
+        let item = Item::Note { level, text: text.to_owned(), request };
         Entry { item, stale: true, ..Entry::default() }
     }
 

@@ -7,7 +7,6 @@ use ratatui::layout::{Position, Rect};
 
 use super::App;
 use super::cells::{ellipsis, width};
-use super::cleaned::{clean, line};
 use super::event::FileRow;
 use super::list::{List, first_row};
 use super::paint::Painter;
@@ -251,13 +250,8 @@ impl ListView {
 
 /// The table as a list; `before`, the previous one on screen, supplies filter and selection.
 pub(super) fn answers(fan_out: FanOut, before: Option<&ListView>) -> ListView {
-    let clean = |(i, row): (usize, FanOutRow)| {
-        let (document, text) = (line(&row.document), clean(&row.text));
-        let failed = row.failed.map(|why| line(&why));
-        Item::Answer(i, FanOutRow { document, text, failed, ..row })
-    };
-    let rows = fan_out.rows.into_iter().enumerate().map(clean);
-    let mut view = ListView::new(Kind::Answers, line(&fan_out.question), rows);
+    let rows = fan_out.rows.into_iter().enumerate().map(|(i, row)| Item::Answer(i, row));
+    let mut view = ListView::new(Kind::Answers, fan_out.question, rows);
     view.open = !fan_out.over;
     if let Some(before) = before {
         view.list.set_query(before.list.query().to_owned());

@@ -1,15 +1,14 @@
 //! The interface's state and its one transition: [`update`] takes an event and the time and returns effects.
 //!
 //! Nothing here reads a clock, touches a disk or depends on a terminal. Text turns into [`rows`] here; [`view`]
-//! draws them and changes nothing. Untrusted text is sanitized on arrival. Requests leave as [`Effect::Send`], results
-//! arrive as [`Event::Notice`].
+//! draws them and changes nothing. Untrusted text is sanitized where it is measured and painted. Requests leave as
+//! [`Effect::Send`], results arrive as [`Event::Notice`].
 //!
 //! The input is a custom editor ([`composer`]): the caret must be known before drawing, move by grapheme clusters and
 //! treat a folded paste as one unit.
 
 mod acts;
 pub mod cells;
-mod cleaned;
 pub mod complete;
 pub mod composer;
 mod drafts;

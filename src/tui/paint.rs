@@ -34,7 +34,6 @@ impl<'b> Painter<'b> {
                 break;
             }
             let style = self.theme.style(span.face);
-            // A last guard; text is sanitized on arrival.
             let text = sanitize_line(&span.text);
             let (end, _) = self.buffer.set_stringn(area.x + x, y, text, usize::from(room), style);
             x = end.saturating_sub(area.x);

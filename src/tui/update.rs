@@ -138,7 +138,7 @@ fn found(app: &mut App, found: &[String]) {
             let choice = |key, label: &str| Choice { key, label: label.into() };
             let choices =
                 vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
-            let question = format!("Load {}?", sanitize_line(&what));
+            let question = format!("Load {what}?");
             app.questions.push_back(Question::new(Asker::Pasted, question, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
         }

@@ -7,6 +7,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
 use super::rows::{Face, Joint, Row};
+use crate::core::sanitize::sanitize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -156,7 +157,11 @@ fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
 }
 
 pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
-    wrap(&[Piece { text: text.replace('\t', "    "), face: face.into(), source: 0 }], &Prefix::default(), cells)
+    wrap(
+        &[Piece { text: sanitize(text).replace('\t', "    "), face: face.into(), source: 0 }],
+        &Prefix::default(),
+        cells,
+    )
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 use std::cmp::Reverse;
 
 use super::super::acts::{LONG_HINT_MS, hint, may_lead, send};
-use super::super::cleaned::{clean, session_row};
 use super::super::keys::{Code, Key};
 use super::super::{App, Question};
 use super::{Item, Kind, ListView};
@@ -47,7 +46,7 @@ impl Picked {
 
 fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
     let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
-    let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
+    let mut rows: Vec<SessionRow> = shown.cloned().collect();
     match picked.order {
         1 => rows.sort_by_cached_key(|row| row.name.to_lowercase()),
         2 => rows.sort_by_key(|row| Reverse(row.tokens)),
@@ -110,7 +109,7 @@ pub(in super::super) fn acknowledged(app: &mut App, count: u64) {
 /// A note below the open list, which hides the transcript.
 pub(in super::super) fn noted(app: &mut App, text: &str) {
     if opened(app).is_some() {
-        hint(app, clean(text), LONG_HINT_MS);
+        hint(app, text, LONG_HINT_MS);
     }
 }
 
