@@ -21,6 +21,12 @@ pub(super) fn hint(app: &mut App, text: impl Into<String>, ms: u64) {
     app.hint = Some((text.into(), Some(app.now + ms)));
 }
 
+/// A key takes the note away. One about lost or waiting text, which may arrive during typing, stays for a second.
+pub(super) fn note_read(app: &mut App) {
+    let latest = app.now + LONG_HINT_MS - 1_000;
+    app.hint.take_if(|(_, until)| until.is_some_and(|until| until <= latest));
+}
+
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) line: String,

@@ -1,8 +1,5 @@
 //! Keys: selects the receiver (question, overlay, popup, selected message, input) and handles those of the input.
 
-mod overlay;
-mod question;
-
 use super::acts::{hint, offer, refuse, send, stop, why_not_now};
 use super::complete::{complete, popup_key};
 use super::help;
@@ -11,7 +8,7 @@ use super::lists::{Item, Kind, ListView};
 use super::overlay::open_list;
 use super::perform::{copy_text, submit};
 use super::quit::{is_unsaved, quit, quit_or_ask};
-use super::{App, Armed, Effect, Phase, Queued};
+use super::{App, Armed, Effect, Phase, Queued, question};
 use crate::config::commands::{CopyWhat, WhileBusy};
 use crate::core::Exit;
 use crate::core::sanitize::sanitize;
@@ -34,9 +31,9 @@ pub(super) fn key(app: &mut App, key: Key) {
     }
 }
 
-fn place_key(app: &mut App, key: Key) {
+pub(super) fn place_key(app: &mut App, key: Key) {
     if app.overlay.is_some() {
-        return overlay::key(app, key);
+        return super::overlay::key(app, key);
     }
     if app.open.find.is_some() && super::find::key(app, key) {
         return;
@@ -101,7 +98,7 @@ fn typed(app: &mut App, c: char) {
     write(app, c);
 }
 
-fn write(app: &mut App, c: char) {
+pub(super) fn write(app: &mut App, c: char) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
     super::complete::mention(app);
 }
@@ -120,9 +117,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     app.wrote = true;
     app.history.rest();
     app.open.transcript.deselect();
-    if app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit)).is_some() {
-        app.hint = None;
-    }
+    app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit));
     // Command names pop up while they are typed; arguments only on Tab.
     let before = app.open.composer.text()[..app.open.composer.cursor()].to_string();
     let naming = before.starts_with('/')
@@ -149,19 +144,11 @@ fn perform(app: &mut App, action: Action) {
         Action::Escape => escape(app),
         Action::Eof if !app.open.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
         Action::Eof => quit_or_ask(app),
-        Action::Up => {
-            if !app.open.composer.up(cells) {
-                let draft = app.open.composer.text().to_string();
-                if let Some(prompt) = app.history.up(&draft).map(str::to_string) {
-                    app.open.composer.set(&prompt);
-                }
-            }
-        }
-        Action::Down => {
-            if !app.open.composer.down(cells)
-                && let Some(prompt) = app.history.down().map(str::to_string)
-            {
-                app.open.composer.set(&prompt);
+        Action::Up | Action::Down => {
+            let (up, composer) = (action == Action::Up, &mut app.open.composer);
+            if !composer.vertical(cells, if up { -1 } else { 1 }) {
+                let prompt = if up { app.history.up(composer.text()) } else { app.history.down() };
+                prompt.into_iter().for_each(|prompt| composer.set(prompt));
             }
         }
         Action::LineEnd if app.open.composer.at_line_end() => app.open.transcript.follow(),
@@ -256,7 +243,7 @@ fn escape(app: &mut App) {
         return;
     }
     if app.is_armed(Armed::Escape) {
-        (app.armed, app.hint) = (None, None);
+        app.armed = None;
         if app.open.composer.is_empty() { send(app, Request::Timeline) } else { app.open.composer.clear_to_cut() }
     } else if !app.is_armed(Armed::Swallow) {
         app.arm(Armed::Escape, ESC_MS);
@@ -274,12 +261,12 @@ fn ctrl_c(app: &mut App) {
         return;
     }
     placed_ctrl_c(app);
-    super::question::passed_by(app);
+    question::passed_by(app);
 }
 
 fn placed_ctrl_c(app: &mut App) {
     if app.overlay.is_some() {
-        return overlay::close(app);
+        return super::overlay::close(app);
     }
     if app.popup.take().is_some() || app.open.find.take().is_some() {
         return;

@@ -23,7 +23,6 @@ pub mod history;
 mod input;
 pub mod keys;
 pub mod layout;
-pub mod list;
 pub mod lists;
 pub mod looked;
 pub mod map;
@@ -34,6 +33,7 @@ mod notices;
 pub mod open;
 pub mod options;
 pub mod overlay;
+pub mod page;
 mod paint;
 pub mod palette;
 mod perform;
@@ -45,7 +45,6 @@ pub mod rows;
 pub mod selection;
 pub mod several;
 pub mod status;
-mod theme;
 mod themes;
 pub mod tour;
 pub mod transcript;
@@ -229,7 +228,7 @@ impl App {
     /// In the list of themes, the selected one; otherwise the current one.
     pub fn palette(&self) -> &Palette {
         if let Some(Overlay::List(view)) = &self.overlay
-            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.list.selected()
+            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.selected()
         {
             return selected;
         }

@@ -6,7 +6,8 @@ use super::keys::Action;
 use super::lists::{self, Item, Kind, ListView, sessions};
 use super::map::MapView;
 use super::mention;
-use super::overlay::{self, Overlay, Page, arrive};
+use super::overlay::{self, Overlay, arrive};
+use super::page::{About, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::writing_speed;
@@ -83,18 +84,17 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 perform::not_led(app);
             }
             note(app, level, &text);
-            sessions::noted(app, &text);
+            sessions::noted(app, level, &text);
         }
         Notice::Damage(text) => note(app, Level::Warn, &text),
-        Notice::Page { title, text } => arrive(app, Overlay::Page(Page::new(title, text))),
+        Notice::Page { title, text } => arrive(app, Overlay::Page(Page::new(title, text, About::Text))),
         Notice::Looked { number, passages, sentence, title, text } => {
-            let page = Page { looked: Some(number), passages, sentence, ..Page::new(title, text) };
-            arrive(app, Overlay::Page(page));
+            let about = About::Answer { number, passages, sentence };
+            arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
         Notice::Why { number, title, text, rows } => {
-            let passages = rows.len();
-            let page = Page { looked: Some(number), passages, ..Page::new(title, text) };
-            arrive(app, Overlay::Page(page));
+            let about = About::Answer { number, passages: rows.len(), sentence: (0, 0) };
+            arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
         Notice::Map(map) => arrive(app, Overlay::Map(MapView::new(map))),
         Notice::FanOut(fan_out) => {
@@ -110,15 +110,15 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
         }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", in_markdown(&sanitize_line(&question)), text);
-            let glyphs = app.config.glyphs;
-            let open_aside = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
-            if let Some(Overlay::Aside { page, done: was }) = overlay::find(app, open_aside) {
-                page.set_text(text, glyphs);
-                *was = done;
+            let about = About::Aside { done: done.is_some() };
+            let is_it = |page: &Overlay| matches!(page, Overlay::Page(page) if page.is_written());
+            if let Some(Overlay::Page(page)) = overlay::find(app, is_it) {
+                page.set_text(text);
+                page.about = about;
             } else if app.aside_dismissed {
                 app.aside_dismissed = done.is_none();
             } else {
-                arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
+                arrive(app, Overlay::Page(Page::new("Aside (not kept)", text, about)));
             }
             app.waiting = false;
         }
@@ -171,7 +171,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
         Notice::Timeline(rows) => {
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
             let mut view = ListView::new(Kind::Timeline, "Timeline", rows.into_iter().map(Item::Turn));
-            view.list.select(head);
+            view.select(head);
             arrive(app, Overlay::List(view));
         }
         Notice::Documents { title, rows } => {

@@ -6,7 +6,7 @@ use super::acts::{HINT_MS, hint, send};
 use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
-use super::list::first_row;
+use super::lists::first_row;
 use super::paint::Painter;
 use super::rows::{Role, Span};
 use super::status::duration;

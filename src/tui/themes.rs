@@ -31,7 +31,7 @@ pub(super) fn open(app: &mut App, rows: Vec<ThemeRow>) {
     app.config.themes = rows.iter().map(|r| r.name.clone()).filter(|n| !built_in.contains(&n.as_str())).collect();
     let at = rows.iter().position(|r| r.name == app.config.theme.name).unwrap_or(0);
     let mut view = ListView::new(Kind::Themes, "Themes", rows.into_iter().map(Item::Theme));
-    view.list.select(at);
+    view.select(at);
     open_list(app, |_| view);
 }
 
