@@ -1,5 +1,8 @@
 //! Keys: selects the receiver (question, overlay, popup, selected message, input) and handles those of the input.
 
+mod overlay;
+mod question;
+
 use super::acts::{hint, offer, refuse, send, stop, why_not_now};
 use super::complete::{complete, popup_key};
 use super::help;
@@ -8,7 +11,7 @@ use super::lists::{Item, Kind, ListView};
 use super::overlay::open_list;
 use super::perform::{copy_text, submit};
 use super::quit::{is_unsaved, quit, quit_or_ask};
-use super::{App, Armed, Effect, Phase, Queued, question};
+use super::{App, Armed, Effect, Phase, Queued};
 use crate::config::commands::{CopyWhat, WhileBusy};
 use crate::core::Exit;
 use crate::core::sanitize::sanitize;
@@ -31,9 +34,9 @@ pub(super) fn key(app: &mut App, key: Key) {
     }
 }
 
-pub(super) fn place_key(app: &mut App, key: Key) {
+fn place_key(app: &mut App, key: Key) {
     if app.overlay.is_some() {
-        return super::overlay::key(app, key);
+        return overlay::key(app, key);
     }
     if app.open.find.is_some() && super::find::key(app, key) {
         return;
@@ -98,7 +101,7 @@ fn typed(app: &mut App, c: char) {
     write(app, c);
 }
 
-pub(super) fn write(app: &mut App, c: char) {
+fn write(app: &mut App, c: char) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
     super::complete::mention(app);
 }
@@ -261,12 +264,12 @@ fn ctrl_c(app: &mut App) {
         return;
     }
     placed_ctrl_c(app);
-    question::passed_by(app);
+    super::question::passed_by(app);
 }
 
 fn placed_ctrl_c(app: &mut App) {
     if app.overlay.is_some() {
-        return super::overlay::close(app);
+        return overlay::close(app);
     }
     if app.popup.take().is_some() || app.open.find.take().is_some() {
         return;

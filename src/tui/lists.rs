@@ -14,7 +14,7 @@ use super::cells::{ellipsis, width};
 use super::event::FileRow;
 use super::paint::Painter;
 use super::palette::ThemeRow;
-use super::rows::{Face, Role, Span};
+use super::rows::{Role, Span};
 use crate::runtime::protocol::{DocumentRow, FanOut, FanOutRow, SearchRow, SessionRow, TimelineRow};
 pub(super) use rows::lanes;
 use sessions::Picked;
@@ -332,11 +332,7 @@ impl ListView {
         let cells = usize::from(area.width).saturating_sub(4);
         for (line, (i, item)) in (top..).zip(self.shown().enumerate().skip(first).take(height)) {
             let chosen = i == self.selected;
-            painter.text(area, line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
-            painter.row(area, line, 3, &rows::row(app, self, item, cells));
-            if chosen {
-                painter.mark(area, line, Role::Selected);
-            }
+            painter.choice(area, line, &rows::row(app, self, item, cells), chosen);
         }
     }
 }

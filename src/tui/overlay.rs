@@ -3,18 +3,16 @@
 //! One that arrives while the user types waits for [`TAKE_UP`], because it would swallow letters. An open page gives
 //! way when the user types a letter that it does not use.
 
-use super::acts::{LONG_HINT_MS, hint, may_lead, send, stop};
+use super::App;
+use super::acts::{LONG_HINT_MS, hint};
 use super::cells::width;
 use super::keys::{Code, Key, TAKE_UP};
-use super::lists::{HelpRow, Item, Kind, ListView, sessions};
+use super::lists::{Kind, ListView};
 use super::map::MapView;
 use super::options::Glyphs;
 use super::page::{About, Page};
 use super::paint::Painter;
 use super::rows::Role;
-use super::{App, files, input, perform, themes};
-use crate::config::commands::Outcome;
-use crate::runtime::protocol::{GotoTarget, Request};
 use ratatui::layout::Rect;
 
 #[derive(Clone, Debug)]
@@ -70,8 +68,15 @@ impl Overlay {
         }
     }
 
+    pub(super) fn list_of(&mut self, kind: Kind) -> Option<&mut ListView> {
+        match self {
+            Overlay::List(view) if view.kind == kind => Some(view),
+            _ => None,
+        }
+    }
+
     /// Letters that are keys of the open page or list.
-    fn shortcut(&self, key: Key, vim: bool) -> Code {
+    pub(super) fn shortcut(&self, key: Key, vim: bool) -> Code {
         let own = matches!(self, Overlay::List(view) if view.kind == Kind::Timeline) && key.code == Code::Char('g');
         let free = self.query().is_none_or(str::is_empty) && !own;
         let key = if vim && free { key.as_arrow() } else { key };
@@ -174,157 +179,5 @@ pub(super) fn give_way(app: &mut App) -> bool {
 pub(super) fn line_sent(app: &mut App) {
     if app.set_aside.is_some() && std::mem::replace(&mut app.sent_since_set_aside, true) {
         app.set_aside = None;
-    }
-}
-
-pub(super) fn close(app: &mut App) {
-    match app.overlay.take() {
-        Some(Overlay::Page(page)) if page.is_written() => {
-            app.aside_dismissed = true;
-            match std::mem::take(&mut app.aside_apart) {
-                true => send(app, Request::StopAside),
-                false => stop(app),
-            }
-        }
-        Some(Overlay::List(view)) if view.open => {
-            app.overlay = Some(Overlay::List(view));
-            stop(app);
-        }
-        _ => {}
-    }
-}
-
-pub(super) fn key(app: &mut App, key: Key) {
-    if sessions::key(app, key) {
-        return;
-    }
-    let (page, vim) = (app.open.transcript.page(), app.config.ui.vim_keys);
-    let Some(overlay) = &mut app.overlay else { return };
-    let plain = !key.ctrl && !key.alt;
-    let code = if plain { overlay.shortcut(key, vim) } else { key.code };
-    if let Some(by) = (Key { code, ..key }).steps(page) {
-        return overlay.step(by);
-    }
-    match (code, overlay) {
-        (Code::Esc, _) => close(app),
-        (Code::Left | Code::Right, Overlay::Map(view)) => view.step(if code == Code::Right { 1 } else { -1 }),
-        (Code::Left, Overlay::List(view)) if view.kind == Kind::Files => {
-            let above = files::parent(&view.folder);
-            files::open(app, &above);
-        }
-        (Code::Left | Code::Right, Overlay::Page(page)) => {
-            if let Some(request) = page.other_sentence(code == Code::Right) {
-                send(app, request);
-            }
-        }
-        (Code::Char('p'), overlay) if key.ctrl => overlay.step(-1),
-        (Code::Char('n' | 'r'), overlay) if key.ctrl => overlay.step(1),
-        // During the tour, Enter closes a page.
-        (Code::Enter, Overlay::Page(_)) if app.tour.is_some() => close(app),
-        (Code::Enter, Overlay::List(view)) if app.tour.is_some() && view.kind == Kind::Help && view.is_unfiltered() => {
-            close(app);
-        }
-        (Code::Enter | Code::Tab, _) => enter(app),
-        (Code::Backspace, overlay) => overlay.edit_query(|query| {
-            query.pop();
-        }),
-        (Code::Char('u'), overlay) if key.ctrl => overlay.edit_query(String::clear),
-        (Code::Char(c), Overlay::List(view)) if plain => match (c, view.selected()) {
-            // The first one opened the help; more of them are a message.
-            ('?', _) if view.kind == Kind::Help && view.is_unfiltered() && app.open.composer.is_empty() => {
-                app.overlay = None;
-                "??".chars().for_each(|c| input::write(app, c));
-            }
-            _ if view.query().is_some() => view.edit_query(|query| query.push(c)),
-            ('g', Some(Item::Turn(_))) => enter(app),
-            ('f', Some(Item::Turn(row))) => {
-                let fork = Request::ForkFrom(row.message);
-                if may_lead(app) {
-                    app.overlay = None;
-                    send(app, fork);
-                }
-            }
-            _ => write_below(app, c),
-        },
-        (Code::Char(c), Overlay::Page(page)) if plain => match page.passage(c) {
-            Some(request) => send(app, request),
-            None => write_below(app, c),
-        },
-        (Code::Char(c), _) if plain => write_below(app, c),
-        _ => {}
-    }
-}
-
-fn write_below(app: &mut App, c: char) {
-    if give_way(app) {
-        input::write(app, c);
-    }
-}
-
-fn write_line(app: &mut App, line: &str) {
-    app.overlay = None;
-    app.open.composer.clear_to_cut();
-    app.open.composer.set(line);
-}
-
-/// Does with the selected row what the list is for.
-fn enter(app: &mut App) {
-    app.wrote = false;
-    let mut found = None;
-    let request = match &app.overlay {
-        Some(Overlay::Map(view)) => {
-            let request = view.opens();
-            let number = view.stretch().map(|s| s.number).filter(|_| request.is_none());
-            if let Some(id) = number.and_then(|n| app.open.transcript.numbered(n)).map(|m| m.id) {
-                app.open.transcript.show(id);
-            }
-            request
-        }
-        Some(Overlay::List(view)) => match (view.searched(), view.selected().cloned()) {
-            (Some(""), _) | (None, None | Some(Item::Heading(_))) => return,
-            (Some(words), _) => Some(Request::Search(words.to_owned())),
-            (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
-            (_, Some(Item::Hit(row))) => {
-                let here = row.session == app.open.view.name;
-                match here && app.open.transcript.show(row.message) {
-                    true => None,
-                    // The hit is on another branch of this session.
-                    false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
-                    false => {
-                        found = Some((row.session.clone(), row.message));
-                        Some(Request::Resume(row.session))
-                    }
-                }
-            }
-            (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
-            (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
-            (_, Some(Item::Theme(row))) => return themes::take(app, row),
-            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
-            (_, Some(Item::Answer(..))) => return,
-            (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
-            (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
-            (_, Some(Item::Help(_))) => None,
-            (_, Some(Item::File(row))) => {
-                let folder = view.folder.clone();
-                if let Some(line) = files::take(app, &folder, &row) {
-                    write_line(app, &line);
-                    perform::submit(app);
-                }
-                return;
-            }
-            (_, Some(Item::Prompt(prompt))) => {
-                app.open.composer.set(&prompt);
-                None
-            }
-        },
-        Some(Overlay::Page(_)) | None => return,
-    };
-    if matches!(request, Some(Request::Goto(_))) && !may_lead(app) {
-        return;
-    }
-    app.overlay = None;
-    if let Some(request) = request {
-        perform::run(app, Outcome::Runtime(request));
-        app.show_after_open = found;
     }
 }

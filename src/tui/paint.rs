@@ -101,6 +101,15 @@ impl<'b> Painter<'b> {
         }
     }
 
+    /// A row of a list, marked if it is the selected one.
+    pub fn choice(&mut self, area: Rect, line: u16, row: &Row, selected: bool) {
+        self.row(area, line, 3, row);
+        if selected {
+            self.text(area, line, " > ", Face::from(Role::Key).bold());
+            self.mark(area, line, Role::Selected);
+        }
+    }
+
     pub fn text(&mut self, area: Rect, line: u16, text: &str, face: impl Into<Face>) -> u16 {
         self.spans(area, line, 0, &[Span::new(text, face)])
     }

@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 
 use super::super::acts::{LONG_HINT_MS, hint, may_lead, send};
 use super::super::keys::{Code, Key};
-use super::super::overlay::Overlay;
 use super::super::{App, Question};
 use super::{Item, Kind, ListView};
 use crate::runtime::protocol::{Level, Request, SessionRow};
@@ -55,10 +54,7 @@ fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
 }
 
 fn opened(app: &mut App) -> Option<&mut ListView> {
-    match &mut app.overlay {
-        Some(Overlay::List(view)) if view.kind == Kind::Sessions => Some(view),
-        _ => None,
-    }
+    app.overlay.as_mut()?.list_of(Kind::Sessions)
 }
 
 /// Takes a list from the runtime. An open one keeps its order, filters and selected row; else returns a new one.

@@ -265,7 +265,7 @@ fn a_slash_in_the_list_of_sessions_is_a_search_in_texts_and_says_so() {
 }
 
 #[test]
-fn a_note_goes_with_the_next_key_and_with_its_session() {
+fn a_note_ends_with_the_next_key_and_with_its_session() {
     let mut s = open(80, 24);
     s.press("alt-2");
     assert!(s.screen().contains("No other session is open"), "{}", s.screen());
