@@ -18,7 +18,7 @@ use crate::core::plain_words;
 use crate::core::sanitize::sanitize;
 use crate::tui::Event;
 use crate::tui::FileRow;
-use crate::tui::list::fuzzy;
+use crate::tui::lists::fuzzy;
 use crate::tui::view::highlight::Highlighter;
 
 const PATHS: usize = 200;

@@ -1,6 +1,5 @@
 //! Actions shared by several parts of the interface: notes, hints, pages, requests, stopping.
 
-use super::cleaned::clean;
 use super::keys::Action;
 use super::status::duration;
 use super::{App, Effect};
@@ -22,6 +21,12 @@ pub(super) fn hint(app: &mut App, text: impl Into<String>, ms: u64) {
     app.hint = Some((text.into(), Some(app.now + ms)));
 }
 
+/// A key takes the note away. One about lost or waiting text, which may arrive during typing, stays for a second.
+pub(super) fn note_read(app: &mut App) {
+    let latest = app.now + LONG_HINT_MS - 1_000;
+    app.hint.take_if(|(_, until)| until.is_some_and(|until| until <= latest));
+}
+
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) line: String,
@@ -34,9 +39,8 @@ pub(super) fn refuse(app: &mut App, why: impl AsRef<str>) {
 
 /// With a full stop, unless the reason ends with a command to type.
 fn sentence(why: &str) -> String {
-    let why = clean(why);
     let ended = why.ends_with(['.', '?', '!', ')']) || why.contains(": /");
-    if ended { why } else { why + "." }
+    if ended { why.to_owned() } else { format!("{why}.") }
 }
 
 /// A command of the interface failed outside it: the input receives the line again. Without one, the reason is a note.

@@ -1,7 +1,10 @@
 //! Width of text in cells, by grapheme clusters and by the same rule as drawing, and cuts that never divide a cluster.
+//! Text that is cut to a width is sanitized before, because a spelled-out control character is wider.
 
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
+
+use crate::core::sanitize::sanitize_line;
 
 /// Halfwidth sound marks count as in terminals (and ratatui).
 pub fn cluster_width(cluster: &str) -> usize {
@@ -44,13 +47,14 @@ pub fn between(text: &str, from: usize, to: usize) -> &str {
 }
 
 pub fn ellipsis(text: &str, cells: usize) -> String {
-    if width(text) <= cells {
-        return text.to_string();
+    let text = sanitize_line(text);
+    if width(&text) <= cells {
+        return text.into_owned();
     }
     if cells <= 3 {
-        return clip(text, cells).to_string();
+        return clip(&text, cells).to_string();
     }
-    format!("{}...", clip(text, cells - 3))
+    format!("{}...", clip(&text, cells - 3))
 }
 
 pub fn fit(text: &str, cells: usize) -> String {

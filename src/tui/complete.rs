@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 
 use super::cells::{fit, width};
 use super::keys::{Code, Key};
-use super::list::fuzzy;
+use super::lists::fuzzy;
 use super::mention::typed;
 use super::paint::Painter;
 use super::perform::submit;
@@ -43,50 +43,42 @@ pub struct Popup {
     pub line: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Known(usize, Vec<Candidate>),
-    Paths(usize, String),
-    Nothing,
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Known(Vec<Candidate>),
+    Paths(String),
 }
 
-pub struct Names<'a> {
-    pub sessions: Vec<&'a str>,
-    pub documents: Vec<&'a str>,
-    pub library: Vec<&'a str>,
-    pub themes: Vec<&'a str>,
-}
-
-pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
+/// What completes the end of `line`, and where it begins there.
+fn wanted(app: &App, line: &str) -> Option<(usize, Wanted)> {
     if !line.starts_with('/') || line.starts_with("//") || line.contains('\n') {
-        return Wanted::Nothing;
+        return None;
     }
-    let Some(space) = line.find(char::is_whitespace) else { return Wanted::Known(0, commands(&line[1..], "/")) };
-    let Some(command) = find(&line[1..space].to_lowercase()) else { return Wanted::Nothing };
+    let Some(space) = line.find(char::is_whitespace) else {
+        return Some((0, Wanted::Known(commands(&line[1..], "/"))));
+    };
+    let command = find(&line[1..space].to_lowercase())?;
     let from = word_start(line);
     let word = &line[from..];
-    let pick = |names: Vec<&str>| Wanted::Known(from, best(word, &names).map(|n| Candidate::new(n, "")).collect());
-    if word.starts_with("--") && !command.options.is_empty() {
-        return Wanted::Known(from, options(command, word));
-    }
-    match command.completes {
-        Completes::Nothing => Wanted::Nothing,
-        Completes::Paths if word.starts_with("--") => Wanted::Nothing,
+    let names: Vec<&str> = match command.completes {
+        _ if word.starts_with("--") && !command.options.is_empty() => {
+            return Some((from, Wanted::Known(options(command, word))));
+        }
         Completes::Paths if word.starts_with('@') && command.name == "load" => {
-            let typed = unescaped(&word[1..]);
-            Wanted::Known(from, best(&typed, &names.library).map(|name| Candidate::mention(name, "")).collect())
+            let library: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
+            let found = best(&unescaped(&word[1..]), &library).map(|name| Candidate::mention(name, "")).collect();
+            return Some((from, Wanted::Known(found)));
         }
-        Completes::Paths => Wanted::Paths(from, word.to_string()),
-        Completes::Sessions => pick(names.sessions.clone()),
-        Completes::Documents => pick(names.documents.clone()),
-        Completes::Themes => pick(Theme::WORDS.iter().copied().chain(names.themes.iter().copied()).collect()),
-        Completes::Commands => Wanted::Known(from, commands(word, "")),
-        Completes::Words(words) => pick(words.to_vec()),
-        Completes::After(words) => {
-            let before: Vec<&str> = line[space..from].split_whitespace().collect();
-            pick(words(&before))
-        }
-    }
+        Completes::Paths if !word.starts_with("--") => return Some((from, Wanted::Paths(word.to_owned()))),
+        Completes::Commands => return Some((from, Wanted::Known(commands(word, "")))),
+        Completes::Nothing | Completes::Paths => return None,
+        Completes::Sessions => app.sessions.iter().map(|s| s.name.as_str()).collect(),
+        Completes::Documents => app.open.view.documents.iter().map(|d| d.name.as_str()).collect(),
+        Completes::Themes => Theme::WORDS.iter().copied().chain(app.config.themes.iter().map(String::as_str)).collect(),
+        Completes::Words(words) => words.to_vec(),
+        Completes::After(words) => words(&line[space..from].split_whitespace().collect::<Vec<_>>()),
+    };
+    Some((from, Wanted::Known(best(word, &names).map(|name| Candidate::new(name, "")).collect())))
 }
 
 /// The names that match, best first.
@@ -129,7 +121,7 @@ fn word_start(line: &str) -> usize {
     start
 }
 
-pub fn common(candidates: &[Candidate]) -> &str {
+fn common(candidates: &[Candidate]) -> &str {
     let first = candidates.first().map_or("", |c| &c.text);
     let shared = |c: &Candidate| {
         let differs = first.char_indices().zip(c.text.chars()).find(|((_, a), b)| a != b);
@@ -165,15 +157,6 @@ impl Popup {
     }
 }
 
-fn names(app: &App) -> Names<'_> {
-    Names {
-        sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        documents: app.open.view.documents.iter().map(|d| d.name.as_str()).collect(),
-        library: app.library.iter().map(|d| d.name.as_str()).collect(),
-        themes: app.config.themes.iter().map(String::as_str).collect(),
-    }
-}
-
 fn before_caret(app: &App) -> &str {
     &app.open.composer.text()[..app.open.composer.cursor()]
 }
@@ -185,13 +168,9 @@ pub(super) fn drop_outdated(app: &mut App) {
 }
 
 pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
-    match wanted(line, &names(app)) {
-        Wanted::Known(from, candidates) if !candidates.is_empty() => {
-            let meant = line != "/" && candidates.first().is_some_and(|c| c.text.starts_with(line));
-            Some(Popup { candidates, selected: 0, from, meant, line: line.to_owned() })
-        }
-        Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
-    }
+    let Some((from, Wanted::Known(candidates))) = wanted(app, line) else { return None };
+    let meant = line != "/" && candidates.first()?.text.starts_with(line);
+    Some(Popup { candidates, selected: 0, from, meant, line: line.to_owned() })
 }
 
 pub(super) fn mention(app: &mut App) {
@@ -215,13 +194,9 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
-    candidates.extend(
-        fuzzy(&now, &names)
-            .into_iter()
-            .take(SHELVED)
-            .filter_map(|i| shelved.get(i))
-            .map(|d| Candidate::mention(&d.name, format!("in library, {} tokens", grouped(d.tokens)))),
-    );
+    let shelved = fuzzy(&now, &names).into_iter().take(SHELVED).filter_map(|i| shelved.get(i));
+    let shelved = shelved.map(|d| Candidate::mention(&d.name, format!("in library, {} tokens", grouped(d.tokens))));
+    candidates.extend(shelved);
     candidates.extend(found.iter().filter(|p| !documents.contains(&p.as_str())).map(|path| {
         Candidate::mention(path, if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" })
     }));
@@ -268,28 +243,26 @@ fn enter(app: &mut App) {
 fn take_candidate(app: &mut App) {
     let Some(popup) = app.popup.take() else { return };
     if let Some(c) = popup.candidates.get(popup.selected) {
-        replace_word(app, popup.from, &c.text, !c.text.ends_with('/') || popup.from == 0);
+        replace_word(app, popup.from, &c.text, true);
     }
 }
 
 fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     let line = app.open.composer.text().to_string();
     let (Some(before), Some(after)) = (line.get(..from), line.get(app.open.composer.cursor()..)) else { return };
+    // A folder is completed further.
+    let finished = finished && (from == 0 || !text.ends_with('/'));
     let space = if finished && !after.starts_with(' ') { " " } else { "" };
-    app.open.composer.set(&format!("{before}{text}{space}"));
-    let at = app.open.composer.cursor();
-    if !after.is_empty() {
-        app.open.composer.set(&format!("{before}{text}{space}{after}"));
-        app.open.composer.go(at);
-    }
+    app.open.composer.set(&format!("{before}{text}{space}{after}"));
+    app.open.composer.go(from + text.len() + space.len());
 }
 
 pub(super) fn complete(app: &mut App) {
     let line = before_caret(app).to_owned();
-    match wanted(&line, &names(app)) {
-        Wanted::Paths(_, prefix) => app.effects.push(Effect::ListPaths(unescaped(&prefix))),
-        Wanted::Known(from, candidates) => offer(app, from, candidates),
-        Wanted::Nothing => {}
+    match wanted(app, &line) {
+        Some((_, Wanted::Paths(prefix))) => app.effects.push(Effect::ListPaths(unescaped(&prefix))),
+        Some((from, Wanted::Known(candidates))) => offer(app, from, candidates),
+        None => {}
     }
 }
 
@@ -297,7 +270,7 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
     let shared = common(&candidates).to_owned();
     match candidates.as_slice() {
         [] => {}
-        [_] => replace_word(app, from, &shared, !shared.ends_with('/') || from == 0),
+        [_] => replace_word(app, from, &shared, true),
         _ => {
             if shared.len() > app.open.composer.cursor().saturating_sub(from) {
                 replace_word(app, from, &shared, false);
@@ -310,7 +283,7 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
 
 pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
-    if let Wanted::Paths(from, now) = wanted(&line, &names(app))
+    if let Some((from, Wanted::Paths(now))) = wanted(app, &line)
         && unescaped(&now) == prefix
     {
         offer(app, from, found.iter().map(|path| Candidate::new(escaped(path), "")).collect());
@@ -320,34 +293,43 @@ pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn texts(w: Wanted) -> Vec<String> {
-        match w {
-            Wanted::Known(_, c) => c.into_iter().map(|c| c.text).collect(),
-            _ => Vec::new(),
-        }
-    }
+    use crate::runtime::protocol::{DocumentRow, SessionRow};
 
     #[test]
     fn commands_words_and_paths() {
-        let names = Names {
-            sessions: vec!["war-and-peace", "contract"],
-            documents: vec!["notes.md"],
-            library: vec!["old contract.pdf", "war.txt"],
-            themes: vec!["solar"],
+        let session = |name: &str| SessionRow { name: name.into(), ..SessionRow::default() };
+        let library = |name: &str| LibraryName { name: name.into(), tokens: 1 };
+        let mut app = App::default();
+        app.sessions = ["war-and-peace", "contract"].map(session).to_vec();
+        app.open.view.documents = vec![DocumentRow {
+            name: "notes.md".into(),
+            tokens: 1,
+            position: None,
+            lines: 1,
+            complete: true,
+            hash: String::new(),
+            kept: true,
+            bytes: 1,
+            used_ms: 0,
+        }];
+        app.library = ["old contract.pdf", "war.txt"].map(library).to_vec();
+        app.config.themes = vec!["solar".into()];
+        let texts = |line: &str| match wanted(&app, line) {
+            Some((_, Wanted::Known(found))) => found.into_iter().map(|c| c.text).collect(),
+            _ => Vec::new(),
         };
-        assert_eq!(texts(wanted("/load @con", &names)), ["@old\\ contract.pdf"]);
-        assert_eq!(texts(wanted("/theme ", &names)), ["auto", "dark", "light", "plain", "solar"]);
-        assert_eq!(texts(wanted("/re", &names)), ["/refresh", "/resume", "/rename", "/redo", "/regen", "/read"]);
-        assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
-        assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);
-        assert_eq!(texts(wanted("/set the", &names)), ["theme", "code_theme", "thinking_budget"]);
-        assert_eq!(texts(wanted("/set theme li", &names)).first().map(String::as_str), Some("light"));
-        assert_eq!(texts(wanted("/tml", &names)).first().map(String::as_str), Some("/timeline"));
-        assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
-        assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);
-        assert_eq!(wanted("/load my\\ fi", &names), Wanted::Paths(6, "my\\ fi".into()));
-        assert_eq!(wanted("hello", &names), Wanted::Nothing);
+        assert_eq!(texts("/load @con"), ["@old\\ contract.pdf"]);
+        assert_eq!(texts("/theme "), ["auto", "dark", "light", "plain", "solar"]);
+        assert_eq!(texts("/re"), ["/refresh", "/resume", "/rename", "/redo", "/regen", "/read"]);
+        assert_eq!(texts("/clea"), ["/clear"]);
+        assert_eq!(texts("/load a.txt --")[..2], ["--as", "--head"]);
+        assert_eq!(texts("/set the"), ["theme", "code_theme", "thinking_budget"]);
+        assert_eq!(texts("/set theme li").first().map(String::as_str), Some("light"));
+        assert_eq!(texts("/tml").first().map(String::as_str), Some("/timeline"));
+        assert_eq!(texts("/resume con"), ["contract"]);
+        assert_eq!(texts("/open "), ["notes.md"]);
+        assert_eq!(wanted(&app, "/load my\\ fi"), Some((6, Wanted::Paths("my\\ fi".into()))));
+        assert_eq!(wanted(&app, "hello"), None);
         let c = |t: &str| Candidate { text: t.into(), help: String::new() };
         assert_eq!(common(&[c("books/war.txt"), c("books/wall.txt")]), "books/wa");
     }

@@ -11,6 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
 use super::keys::Action;
+use crate::core::sanitize::sanitize;
 use crate::text::with_newlines;
 
 const UNDO_STEPS: usize = 200;
@@ -64,7 +65,7 @@ impl Composer {
     /// Inserts text that the user did not type. A draft in the way stays, and the text can be yanked; returns whether
     /// the text was inserted.
     pub fn recall(&mut self, text: &str) -> bool {
-        let shown = self.clipboard.folded(text);
+        let shown = self.clipboard.folded(&sanitize(text));
         if !self.is_empty() {
             self.clipboard.cut = shown;
             return false;
@@ -78,15 +79,11 @@ impl Composer {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    pub fn after_recalled(&self) -> Option<&str> {
-        self.text.strip_prefix(self.recalled.as_deref()?)
-    }
-
-    pub fn take_after_recalled(&mut self) -> Option<String> {
-        let tail = self.after_recalled()?.to_string();
-        let recalled = self.recalled.clone()?;
-        self.set(&recalled);
-        Some(tail)
+    /// The recalled text and what was typed on the lines below it.
+    pub(super) fn recalled_and_line(&self) -> Option<(String, String)> {
+        let recalled = self.recalled.as_deref()?;
+        let line = self.text.strip_prefix(recalled)?.strip_prefix('\n')?;
+        Some((recalled.to_owned(), line.trim().to_owned()))
     }
 
     pub fn take(&mut self) -> String {
@@ -224,14 +221,6 @@ impl Composer {
 }
 
 impl Composer {
-    pub fn up(&mut self, cells: usize) -> bool {
-        self.vertical(cells, -1)
-    }
-
-    pub fn down(&mut self, cells: usize) -> bool {
-        self.vertical(cells, 1)
-    }
-
     /// Byte ranges of the rows in a box `cells` wide (one cell is left for the caret). At least one row.
     pub fn rows(&self, cells: usize) -> Vec<Range<usize>> {
         let limit = cells.saturating_sub(1).max(2);
@@ -251,7 +240,8 @@ impl Composer {
         (row, width(&self.text[start..self.cursor]))
     }
 
-    fn vertical(&mut self, cells: usize, by: isize) -> bool {
+    /// Moves the caret by rows; false at the first or last one.
+    pub(super) fn vertical(&mut self, cells: usize, by: isize) -> bool {
         let rows = self.rows(cells);
         let (row, col) = self.caret(cells);
         let goal = self.goal.unwrap_or(col);
@@ -455,12 +445,12 @@ mod tests {
     #[test]
     fn up_and_down_keep_the_column_and_report_edges() {
         let mut c = typed("long line here\nx\nanother one");
-        assert!(c.up(40));
+        assert!(c.vertical(40, -1));
         assert_eq!(c.cursor(), 16);
-        assert!(c.up(40));
+        assert!(c.vertical(40, -1));
         assert_eq!(c.cursor(), 11);
-        assert!(!c.up(40));
-        assert!(c.down(40) && c.down(40) && !c.down(40));
+        assert!(!c.vertical(40, -1));
+        assert!(c.vertical(40, 1) && c.vertical(40, 1) && !c.vertical(40, 1));
         assert_eq!(c.cursor(), 28);
     }
 
@@ -478,8 +468,8 @@ mod tests {
                 match m {
                     0 => c.perform(Action::Left),
                     1 => c.perform(Action::Right),
-                    2 => { c.up(cells); }
-                    3 => { c.down(cells); }
+                    2 => { c.vertical(cells, -1); }
+                    3 => { c.vertical(cells, 1); }
                     4 => c.perform(Action::WordLeft),
                     _ => c.perform(Action::WordRight),
                 }

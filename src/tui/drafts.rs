@@ -2,9 +2,9 @@
 //! input is cleared.
 
 use super::acts::{LONG_HINT_MS, offer, remember};
-use super::cleaned::clean;
 use super::keys::Action;
 use super::{App, Effect};
+use crate::core::sanitize::sanitize;
 use crate::runtime::protocol::Request;
 
 pub(super) const REST_MS: u64 = 1_000;
@@ -59,7 +59,8 @@ pub(super) fn keep_all(app: &mut App) {
 /// Applies the draft of the session that was just opened, from an earlier run or another terminal. Text typed
 /// meanwhile stays.
 pub(super) fn brought_back(app: &mut App, text: &str) {
-    if clean(&app.open.kept) == text {
+    let text = &*sanitize(text);
+    if sanitize(&app.open.kept) == text {
         return;
     }
     let before = std::mem::replace(&mut app.open.kept, text.to_owned());

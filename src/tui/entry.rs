@@ -2,8 +2,8 @@
 //!
 //! [`super::markdown`] renders answers and questions; `layout` the rows around them, and finds rows by number.
 //!
-//! Rows are cached for one width; arriving text only renders the open tail again. Text is sanitized on arrival, so
-//! offsets are stable.
+//! Rows are cached for one width; arriving text only renders the open tail again. Rendering sanitizes; the message
+//! keeps its original for copying.
 
 mod layout;
 
@@ -13,8 +13,7 @@ use super::keys::Key;
 use super::markdown::Stream;
 use super::options::{Glyphs, ThinkShow};
 use super::rows::Row;
-use crate::core::sanitize::sanitize;
-use crate::core::transcript::{Message, Role};
+use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::Level;
 pub(super) use layout::note_rows;
 pub(crate) use layout::repeated;
@@ -35,7 +34,7 @@ pub enum Part {
     Gap,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Progress {
     #[default]
     Done,
@@ -79,8 +78,6 @@ pub struct Entry {
     unfolded: bool,
     fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
-    clean: Option<String>,
-    clean_thoughts: Option<String>,
     head: Vec<Row>,
     thoughts: Stream,
     body: Stream,
@@ -103,13 +100,12 @@ impl Line<'_> {
 
 impl Entry {
     pub fn message(message: Message, number: u64, progress: Progress) -> Entry {
-        let (clean, clean_thoughts) = (cleaned(&message.text), cleaned(&message.thinking));
         let item = Item::Message(Box::new(message));
-        Entry { item, number, progress, clean, clean_thoughts, stale: true, ..Entry::default() }
+        Entry { item, number, progress, stale: true, ..Entry::default() }
     }
 
     pub fn note(level: Level, text: &str, request: u64) -> Entry {
-        let item = Item::Note { level, text: sanitize(text).into_owned(), request };
+        let item = Item::Note { level, text: text.to_owned(), request };
         Entry { item, stale: true, ..Entry::default() }
     }
 
@@ -120,22 +116,23 @@ impl Entry {
         }
     }
 
+    pub(super) fn is(&self, id: MessageId) -> bool {
+        self.as_message().is_some_and(|m| m.id == id)
+    }
+
+    /// The rows of the text.
+    pub(super) fn body(&self) -> &[Row] {
+        self.body.rows()
+    }
+
     pub fn delta(&mut self, thinking: bool, text: &str) {
         let Item::Message(m) = &mut self.item else { return };
-        let (raw, clean) = if thinking {
-            self.progress = Progress::Thinking;
-            (&mut m.thinking, &mut self.clean_thoughts)
-        } else {
-            self.progress = Progress::Answering;
-            (&mut m.text, &mut self.clean)
+        let (progress, whole) = match thinking {
+            true => (Progress::Thinking, &mut m.thinking),
+            false => (Progress::Answering, &mut m.text),
         };
-        let piece = sanitize(text);
-        match clean {
-            Some(c) => c.push_str(&piece),
-            None if piece != text => *clean = Some(format!("{raw}{piece}")),
-            None => {}
-        }
-        raw.push_str(text);
+        whole.push_str(text);
+        self.progress = progress;
         self.stale = true;
     }
 
@@ -149,8 +146,6 @@ impl Entry {
     pub fn complete(&mut self, message: Message) {
         let same = self.as_message().is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
         if !same {
-            self.clean = cleaned(&message.text);
-            self.clean_thoughts = cleaned(&message.thinking);
             self.look = None;
         }
         self.item = Item::Message(Box::new(message));
@@ -174,11 +169,10 @@ impl Entry {
     pub fn texts(&self, show: ThinkShow) -> impl Iterator<Item = (Part, &str)> {
         let message = self.as_message();
         let thoughts = message.filter(|_| show != ThinkShow::Hide);
-        let thoughts = thoughts.map(|m| (Part::Thoughts, self.clean_thoughts.as_deref().unwrap_or(&m.thinking)));
+        let thoughts = thoughts.map(|m| (Part::Thoughts, m.thinking.as_str()));
         // The transcript does not show the text of a document.
         let text = message.filter(|m| m.role != Role::Document);
-        let text = text.map(|m| (Part::Text, self.clean.as_deref().unwrap_or(&m.text)));
-        thoughts.into_iter().chain(text)
+        thoughts.into_iter().chain(text.map(|m| (Part::Text, m.text.as_str())))
     }
 
     pub fn unfold(&mut self, part: Part) {
@@ -216,14 +210,6 @@ impl Entry {
             ThinkShow::Fold => self.progress == Progress::Thinking,
             ThinkShow::Hide => false,
         })
-    }
-}
-
-/// `Some` only if sanitizing changed the text.
-fn cleaned(text: &str) -> Option<String> {
-    match sanitize(text) {
-        std::borrow::Cow::Borrowed(_) => None,
-        std::borrow::Cow::Owned(clean) => Some(clean),
     }
 }
 

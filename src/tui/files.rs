@@ -21,7 +21,7 @@ pub(super) fn listed(app: &mut App, folder: &str, found: Result<Vec<FileRow>, St
     let shown = if folder.is_empty() { "./" } else { folder };
     let mut view = ListView::new(Kind::Files, format!("Load from {shown}"), rows);
     view.folder = folder.to_owned();
-    view.list.select(if folder == "/" { 1 } else { 2 });
+    view.select(if folder == "/" { 1 } else { 2 });
     super::overlay::open_list(app, |_| view);
 }
 

@@ -72,8 +72,6 @@ impl Find {
 
 pub(super) fn open(app: &mut App) {
     app.popup = None;
-    // An older hint would hide the count.
-    app.hint = None;
     app.open.transcript.clear_remark();
     app.open.transcript.deselect();
     match &mut app.open.find {
@@ -82,28 +80,20 @@ pub(super) fn open(app: &mut App) {
     }
 }
 
-fn look(app: &mut App) {
-    let open = &mut *app.open;
-    let (Some(find), transcript) = (&mut open.find, &mut open.transcript) else { return };
-    find.hits = transcript.hits(&find.query);
-    find.at = transcript.nearest(&find.hits).unwrap_or(0);
-    if let Some(hit) = find.here() {
-        transcript.show_hit(hit);
-    }
-}
-
-fn step(app: &mut App, by: isize) {
+/// Searches again and shows the nearest match, or the one `by` matches further.
+fn look(app: &mut App, by: Option<isize>) {
     let open = &mut *app.open;
     let (Some(find), transcript) = (&mut open.find, &mut open.transcript) else { return };
     let last = find.here();
     find.hits = transcript.hits(&find.query);
-    let count = isize::try_from(find.hits.len()).unwrap_or(isize::MAX);
-    if count == 0 {
-        return;
-    }
-    let at = last.and_then(|hit| find.hits.binary_search(&hit).ok()).unwrap_or(find.at);
-    let at = (isize::try_from(at).unwrap_or(0) + by).rem_euclid(count);
-    find.at = usize::try_from(at).unwrap_or(0);
+    find.at = match by {
+        None => transcript.nearest(&find.hits).unwrap_or(0),
+        Some(by) => {
+            let at = last.and_then(|hit| find.hits.binary_search(&hit).ok()).unwrap_or(find.at);
+            let count = find.hits.len().max(1);
+            (at % count + count).saturating_add_signed(by) % count
+        }
+    };
     if let Some(hit) = find.here() {
         transcript.show_hit(hit);
     }
@@ -121,23 +111,23 @@ pub(super) fn key(app: &mut App, key: Key) -> bool {
         (Code::Enter, true) => find.typing = false,
         (Code::Backspace, true) => {
             find.query.pop();
-            look(app);
+            look(app, None);
         }
         (Code::Char('u'), true) if key.ctrl => {
             find.query.clear();
-            look(app);
+            look(app, None);
         }
         (Code::Char(c), true) if !key.ctrl && !key.alt => {
             find.query.push(c);
-            look(app);
+            look(app, None);
         }
-        (Code::Down, _) => step(app, 1),
-        (Code::Up, _) => step(app, -1),
+        (Code::Down, _) => look(app, Some(1)),
+        (Code::Up, _) => look(app, Some(-1)),
         (Code::PageUp | Code::PageDown, _) => return false,
         (_, true) => {}
-        (Code::Char('n') | Code::Enter, false) if !key.ctrl && !key.alt && !key.shift => step(app, 1),
-        (Code::Char('N'), false) if !key.ctrl && !key.alt => step(app, -1),
-        (Code::Enter, false) => step(app, -1),
+        (Code::Char('n') | Code::Enter, false) if !key.ctrl && !key.alt && !key.shift => look(app, Some(1)),
+        (Code::Char('N'), false) if !key.ctrl && !key.alt => look(app, Some(-1)),
+        (Code::Enter, false) => look(app, Some(-1)),
         (Code::Char('/'), false) => find.typing = true,
         (Code::Char('a'), false) if !key.ctrl && !key.alt => {
             let words = find.query.clone();
@@ -157,6 +147,6 @@ pub(super) fn key(app: &mut App, key: Key) -> bool {
 pub(super) fn paste(app: &mut App, text: &str) {
     if let Some(find) = &mut app.open.find {
         find.query.push_str(text.lines().next().unwrap_or(""));
-        look(app);
+        look(app, None);
     }
 }

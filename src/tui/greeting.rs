@@ -3,7 +3,6 @@
 
 use super::App;
 use super::cells::{ellipsis, width};
-use super::cleaned::line;
 use super::entry::{date, short_count};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
@@ -62,7 +61,7 @@ fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
     let left = |(before, rest): &(&str, &str)| room.saturating_sub(width(before) + width(rest) + 2);
     let shown = width(&row.name).min(24);
     let form = forms.into_iter().find(|form| left(form) >= shown).unwrap_or(("Enter: ", ""));
-    let name = ellipsis(&line(&row.name), left(&form));
+    let name = ellipsis(&row.name, left(&form));
     Row::of(format!("{}\"{name}\"{}", form.0, form.1), Face::from(Role::Key).bold())
 }
 

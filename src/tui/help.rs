@@ -37,8 +37,8 @@ pub(super) fn about(app: &App, word: &str) -> Option<ListView> {
     let settings = setting_rows(app);
     let rows = COMMANDS.iter().map(command).chain(keys(app)).chain(settings);
     let mut view = ListView::new(Kind::Help, "Help", rows);
-    view.list.set_query(word.trim().to_owned());
-    let found = view.list.shown().len() > 0;
+    view.filter(word.trim().to_owned());
+    let found = view.shown().len() > 0;
     found.then_some(view)
 }
 
@@ -115,7 +115,7 @@ fn setting_rows(app: &App) -> impl Iterator<Item = Item> {
 pub(super) fn settings(app: &App, word: Option<&str>) -> ListView {
     let mut view = ListView::new(Kind::Settings, "Settings   * differs from the default", setting_rows(app));
     if let Some(word) = word {
-        view.list.set_query(word.to_owned());
+        view.filter(word.to_owned());
     }
     view
 }

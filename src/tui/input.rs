@@ -120,9 +120,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     app.wrote = true;
     app.history.rest();
     app.open.transcript.deselect();
-    if app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit)).is_some() {
-        app.hint = None;
-    }
+    app.armed.take_if(|(armed, _)| matches!(armed, Armed::Escape | Armed::Quit));
     // Command names pop up while they are typed; arguments only on Tab.
     let before = app.open.composer.text()[..app.open.composer.cursor()].to_string();
     let naming = before.starts_with('/')
@@ -149,19 +147,11 @@ fn perform(app: &mut App, action: Action) {
         Action::Escape => escape(app),
         Action::Eof if !app.open.composer.is_empty() => edit(app, |c| c.perform(Action::Delete)),
         Action::Eof => quit_or_ask(app),
-        Action::Up => {
-            if !app.open.composer.up(cells) {
-                let draft = app.open.composer.text().to_string();
-                if let Some(prompt) = app.history.up(&draft).map(str::to_string) {
-                    app.open.composer.set(&prompt);
-                }
-            }
-        }
-        Action::Down => {
-            if !app.open.composer.down(cells)
-                && let Some(prompt) = app.history.down().map(str::to_string)
-            {
-                app.open.composer.set(&prompt);
+        Action::Up | Action::Down => {
+            let (up, composer) = (action == Action::Up, &mut app.open.composer);
+            if !composer.vertical(cells, if up { -1 } else { 1 }) {
+                let prompt = if up { app.history.up(composer.text()) } else { app.history.down() };
+                prompt.into_iter().for_each(|prompt| composer.set(prompt));
             }
         }
         Action::LineEnd if app.open.composer.at_line_end() => app.open.transcript.follow(),
@@ -256,7 +246,7 @@ fn escape(app: &mut App) {
         return;
     }
     if app.is_armed(Armed::Escape) {
-        (app.armed, app.hint) = (None, None);
+        app.armed = None;
         if app.open.composer.is_empty() { send(app, Request::Timeline) } else { app.open.composer.clear_to_cut() }
     } else if !app.is_armed(Armed::Swallow) {
         app.arm(Armed::Escape, ESC_MS);

@@ -3,16 +3,18 @@
 mod rows;
 pub(super) mod sessions;
 
+use std::cmp::Reverse;
+
+use nucleo_matcher::pattern::{AtomKind, CaseMatching, Normalization, Pattern};
+use nucleo_matcher::{Config, Matcher, Utf32Str};
 use ratatui::layout::{Position, Rect};
 
 use super::App;
 use super::cells::{ellipsis, width};
-use super::cleaned::{clean, line};
 use super::event::FileRow;
-use super::list::{List, first_row};
 use super::paint::Painter;
 use super::palette::ThemeRow;
-use super::rows::{Face, Role, Span};
+use super::rows::{Role, Span};
 use crate::runtime::protocol::{DocumentRow, FanOut, FanOutRow, SearchRow, SessionRow, TimelineRow};
 pub(super) use rows::lanes;
 use sessions::Picked;
@@ -114,7 +116,14 @@ impl HelpRow {
 pub struct ListView {
     pub kind: Kind,
     pub title: String,
-    pub list: List<Item>,
+    items: Vec<Item>,
+    /// What the filter looks at, by item.
+    texts: Vec<String>,
+    /// Indices of the items that match the filter.
+    shown: Vec<usize>,
+    /// A row of those.
+    selected: usize,
+    query: String,
     /// More answers follow.
     pub open: bool,
     /// The folder of a list of files.
@@ -122,26 +131,83 @@ pub struct ListView {
     picked: Picked,
 }
 
+/// Indices of matching `texts`, best first; all of them for an empty query.
+pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
+    if query.trim().is_empty() {
+        return (0..texts.len()).collect();
+    }
+    matching(&Pattern::parse(query, CaseMatching::Smart, Normalization::Smart), texts)
+}
+
+fn matching<S: AsRef<str>>(pattern: &Pattern, texts: &[S]) -> Vec<usize> {
+    let mut matcher = Matcher::new(Config::DEFAULT);
+    let mut buffer = Vec::new();
+    let mut score = |text: &S| pattern.score(Utf32Str::new(text.as_ref(), &mut buffer), &mut matcher);
+    let mut scored: Vec<(u32, usize)> = texts.iter().zip(0..).filter_map(|(t, i)| Some((score(t)?, i))).collect();
+    scored.sort_by_key(|(score, i)| (Reverse(*score), *i));
+    scored.into_iter().map(|(_, i)| i).collect()
+}
+
+/// The first of `count` rows on screen, so that `selected` is near the middle.
+pub(super) fn first_row(selected: usize, count: usize, height: usize) -> usize {
+    selected.saturating_sub(height / 2).min(count.saturating_sub(height))
+}
+
 impl ListView {
     pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
-        let list = List::new(items.into_iter().collect(), rows::text, matches!(kind, Kind::Help | Kind::Settings));
-        ListView { kind, title: title.into(), list, open: false, folder: String::new(), picked: Picked::default() }
+        let items: Vec<Item> = items.into_iter().collect();
+        ListView {
+            kind,
+            title: title.into(),
+            texts: items.iter().map(rows::text).collect(),
+            shown: (0..items.len()).collect(),
+            items,
+            selected: 0,
+            query: String::new(),
+            open: false,
+            folder: String::new(),
+            picked: Picked::default(),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
         if self.kind == Kind::Documents { &self.title } else { self.kind.words().0 }
     }
 
+    pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = &Item> {
+        self.shown.iter().map(|i| &self.items[*i])
+    }
+
+    pub fn selected_index(&self) -> usize {
+        self.selected
+    }
+
+    pub(super) fn selected(&self) -> Option<&Item> {
+        self.shown.get(self.selected).and_then(|i| self.items.get(*i))
+    }
+
+    pub(super) fn select(&mut self, index: usize) {
+        self.selected = index.min(self.shown.len().saturating_sub(1));
+    }
+
+    /// While a session is renamed, the selection stays.
+    pub(super) fn step(&mut self, by: isize) {
+        if self.picked.rename.is_none() {
+            self.select(self.selected.saturating_add_signed(by));
+        }
+    }
+
     /// The new name of a session while one is typed, else the filter. In lists without one, letters are commands.
     pub(super) fn query(&self) -> Option<&str> {
         match self.kind {
             Kind::Found | Kind::Timeline => None,
-            _ => Some(self.picked.rename.as_ref().map_or(self.list.query(), |(_, name)| name)),
+            _ => Some(self.picked.rename.as_ref().map_or(&self.query, |(_, name)| name)),
         }
     }
 
-    pub(super) fn is_renaming(&self) -> bool {
-        self.picked.rename.is_some()
+    /// The words after a slash in the list of sessions: Enter searches the messages of all sessions for them.
+    pub(super) fn searched(&self) -> Option<&str> {
+        self.query.strip_prefix('/').filter(|_| self.kind == Kind::Sessions).map(str::trim)
     }
 
     pub(super) fn is_changing(&self) -> bool {
@@ -149,31 +215,49 @@ impl ListView {
     }
 
     pub(super) fn is_unfiltered(&self) -> bool {
-        self.list.query().is_empty()
+        self.query.is_empty()
+    }
+
+    pub(super) fn filter(&mut self, query: String) {
+        let literal = matches!(self.kind, Kind::Help | Kind::Settings) && !query.trim().is_empty();
+        self.query = query;
+        self.selected = 0;
+        self.shown = match self.searched() {
+            Some(_) => Vec::new(),
+            None if literal => self.literal(),
+            None => fuzzy(&self.query, &self.texts),
+        };
+    }
+
+    /// The items that contain the query, those that begin with it first.
+    fn literal(&self) -> Vec<usize> {
+        let (case, norm) = (CaseMatching::Ignore, Normalization::Smart);
+        let mut found = matching(&Pattern::new(&self.query, case, norm, AtomKind::Substring), &self.texts);
+        let query = self.query.to_lowercase();
+        found.sort_by_key(|i| (!self.texts[*i].trim_start_matches('/').starts_with(&query), *i));
+        found
     }
 
     pub(super) fn edit_query(&mut self, change: impl FnOnce(&mut String)) {
         if let Some((_, name)) = &mut self.picked.rename {
             return change(name);
         }
-        let mut query = self.list.query().to_owned();
+        let mut query = self.query.clone();
         change(&mut query);
         match self.kind {
             Kind::Found | Kind::Timeline => {}
-            // A slash searches message texts, so it does not filter names.
-            Kind::Sessions if query.starts_with('/') => {
-                self.list.set_query(String::new());
-                self.list.set_query_text(query);
-            }
             // A slash begins a search, as in a pager.
-            Kind::Help => self.list.set_query(query.trim_start_matches('/').to_owned()),
-            _ => self.list.set_query(query),
+            Kind::Help => self.filter(query.trim_start_matches('/').to_owned()),
+            _ => self.filter(query),
         }
     }
 
     pub(super) fn footer(&self, cells: usize) -> &'static str {
-        match (self.kind, self.list.selected()) {
-            (Kind::Found | Kind::Documents, _) if self.list.items().is_empty() => "Esc closes",
+        match (self.kind, self.selected()) {
+            (Kind::Found | Kind::Documents, _) if self.items.is_empty() => "Esc closes",
+            (Kind::Sessions, _) if self.searched().is_some() => {
+                "Enter searches   Ctrl-U back to the names   Esc closes"
+            }
             (Kind::Sessions, _) => self.picked.footer(cells),
             (Kind::Answers, _) if self.open => "asking   Esc stops",
             (_, Some(Item::Help(HelpRow { line: None, .. }))) => "type to filter   Enter or Esc closes",
@@ -181,8 +265,16 @@ impl ListView {
         }
     }
 
+    fn label(&self) -> &'static str {
+        match self.searched() {
+            _ if self.picked.rename.is_some() => "new name: ",
+            Some(_) => "search all texts: ",
+            None => "> ",
+        }
+    }
+
     pub(super) fn caret(&self, area: Rect) -> Option<Position> {
-        let label = self.picked.label();
+        let label = self.label();
         let x = area.x + 1 + u16::try_from(width(label) + width(self.query()?)).ok()?;
         (x < area.right()).then_some(Position { x, y: area.y + 1 })
     }
@@ -204,11 +296,10 @@ impl ListView {
 
     /// Title, filter, columns, and rows with the selected one marked.
     fn draw_rows(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
-        let list = &self.list;
-        let (count, total) = (list.shown().len(), list.items().len());
+        let (count, total) = (self.shown.len(), self.items.len());
         let word = match self.kind {
             // `/help WORD` searches settings, too.
-            Kind::Help if !list.query().is_empty() => format!("{count} found"),
+            Kind::Help if !self.is_unfiltered() => format!("{count} found"),
             _ if count == total => format!("{total}"),
             _ => format!("{count} of {total}"),
         };
@@ -217,7 +308,7 @@ impl ListView {
         painter.right(area, 0, 1, &word, Role::Dim);
         let mut top = 1;
         if let Some(query) = self.query() {
-            let label = Span::new(self.picked.label(), Role::Key);
+            let label = Span::new(self.label(), Role::Key);
             painter.spans(area, top, 1, &[label, Span::new(query, Role::Text)]);
             top += 1;
         }
@@ -229,6 +320,7 @@ impl ListView {
         }
         if count == 0 {
             let text = match (total, self.kind) {
+                _ if self.searched().is_some() => "   Enter searches the messages of all sessions for these words.",
                 (0, Kind::Found) => "   No message of any session contains these words.",
                 (0, _) => "   Nothing here yet.",
                 _ => "   Nothing matches. Backspace widens the filter.",
@@ -236,32 +328,23 @@ impl ListView {
             painter.text(area, top, text, Role::Dim);
         }
         let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
-        let first = first_row(list.selected_index(), count, height);
+        let first = first_row(self.selected, count, height);
         let cells = usize::from(area.width).saturating_sub(4);
-        for (line, (i, item)) in (top..).zip(list.shown().enumerate().skip(first).take(height)) {
-            let chosen = i == list.selected_index();
-            painter.text(area, line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
-            painter.row(area, line, 3, &rows::row(app, self, item, cells));
-            if chosen {
-                painter.mark(area, line, Role::Selected);
-            }
+        for (line, (i, item)) in (top..).zip(self.shown().enumerate().skip(first).take(height)) {
+            let chosen = i == self.selected;
+            painter.choice(area, line, &rows::row(app, self, item, cells), chosen);
         }
     }
 }
 
 /// The table as a list; `before`, the previous one on screen, supplies filter and selection.
 pub(super) fn answers(fan_out: FanOut, before: Option<&ListView>) -> ListView {
-    let clean = |(i, row): (usize, FanOutRow)| {
-        let (document, text) = (line(&row.document), clean(&row.text));
-        let failed = row.failed.map(|why| line(&why));
-        Item::Answer(i, FanOutRow { document, text, failed, ..row })
-    };
-    let rows = fan_out.rows.into_iter().enumerate().map(clean);
-    let mut view = ListView::new(Kind::Answers, line(&fan_out.question), rows);
+    let rows = fan_out.rows.into_iter().enumerate().map(|(i, row)| Item::Answer(i, row));
+    let mut view = ListView::new(Kind::Answers, fan_out.question, rows);
     view.open = !fan_out.over;
     if let Some(before) = before {
-        view.list.set_query(before.list.query().to_owned());
-        view.list.select(before.list.selected_index());
+        view.filter(before.query.clone());
+        view.select(before.selected);
     }
     view
 }
@@ -271,12 +354,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_filter_shows_what_matches_and_steps_stop_at_the_ends() {
+        let prompts = ["war-and-peace", "contract", "peace treaty"].map(|p| Item::Prompt(p.into()));
+        let mut list = ListView::new(Kind::Prompts, "", prompts);
+        list.filter("peac".into());
+        assert_eq!(list.shown().count(), 2);
+        list.step(5);
+        assert_eq!(list.selected_index(), 1);
+        list.step(-9);
+        assert_eq!(list.selected_index(), 0);
+        list.filter("zzz".into());
+        assert!(list.selected().is_none());
+    }
+
+    #[test]
     fn a_new_table_of_answers_keeps_filter_and_selection() {
         let row = |document: &str| FanOutRow { document: document.into(), ..FanOutRow::default() };
         let fan_out = FanOut { question: "Who?".into(), rows: vec![row("war.txt"), row("b.txt")], over: true };
         let mut before = answers(fan_out.clone(), None);
-        before.list.set_query("b.txt".into());
+        before.filter("b.txt".into());
         let again = answers(fan_out, Some(&before));
-        assert!(matches!(again.list.selected(), Some(Item::Answer(1, _))));
+        assert!(matches!(again.selected(), Some(Item::Answer(1, _))));
     }
 }

@@ -26,12 +26,14 @@ fn text(passage: &Passage, before: Option<&Passage>) -> String {
     format!("{} ({})", sanitize_line(place), passage.percent())
 }
 
+fn places(sources: &Sources) -> impl Iterator<Item = String> {
+    let mut before = None;
+    named(sources).map(move |passage| text(passage, before.replace(passage)))
+}
+
 /// For line mode: `Looked at: [1] war.txt 41,210-41,262 (31%), [2] 38,004-38,051 (22%).`
 pub fn sentence(sources: &Sources) -> Option<String> {
-    let passages: Vec<&Passage> = named(sources).collect();
-    let before = |n: usize| n.checked_sub(1).and_then(|n| passages.get(n)).copied();
-    let places: Vec<String> =
-        passages.iter().enumerate().map(|(n, p)| format!("[{}] {}", n + 1, text(p, before(n)))).collect();
+    let places: Vec<String> = (1..).zip(places(sources)).map(|(n, place)| format!("[{n}] {place}")).collect();
     (!places.is_empty()).then(|| format!("Looked at: {}.", places.join(", ")))
 }
 
@@ -43,9 +45,7 @@ pub fn quoted(quotes: &[Quote]) -> Option<String> {
 }
 
 pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
-    let mut before = None;
-    let place = |passage| text(passage, before.replace(passage));
-    listed("looked at  ", named(sources).map(place), "/look shows them", cells)
+    listed("looked at  ", places(sources), "/look shows them", cells)
 }
 
 pub(super) fn quote_rows(quotes: &[Quote], cells: usize) -> Vec<Row> {

@@ -8,6 +8,7 @@ pub use super::render::{CodeBlock, Colours, Style};
 use super::render::{Writer, render_block, top_level};
 use super::rows::{Face, Row};
 use super::wrap::{Piece, Prefix, wrap};
+use crate::core::sanitize::sanitize;
 use pulldown_cmark::{CodeBlockKind, Event, Tag};
 use std::ops::Range;
 
@@ -152,7 +153,7 @@ fn pieces(line: &str, at: usize) -> Vec<Piece> {
         if source > at {
             pieces.push(Piece { text: "    ".to_owned(), face, source: source - 1 });
         }
-        pieces.push(Piece { text: part.to_owned(), face, source });
+        pieces.push(Piece { text: sanitize(part).into_owned(), face, source });
         source += part.len() + 1;
     }
     pieces

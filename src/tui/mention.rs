@@ -16,6 +16,7 @@ use crate::config::commands;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{LoadOptions, Request};
+use crate::text::with_newlines;
 
 const PASTED: usize = 64;
 
@@ -150,9 +151,14 @@ pub fn below_home(path: String, home: Option<&Path>) -> String {
 /// The paths of a pasted text that contains nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped
 /// as terminals insert dropped files.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
+    // Terminals send line ends as carriage returns.
+    let text = with_newlines(text.trim());
     // A shell's comment is text.
-    let words = shlex::split(text).filter(|_| !text.split_whitespace().any(|word| word.starts_with('#')))?;
-    let paths: Vec<String> = words.into_iter().map(pasted_path).collect::<Option<_>>()?;
+    let words = shlex::split(&text).filter(|_| !text.split_whitespace().any(|word| word.starts_with('#')));
+    let words = words.and_then(|words| words.into_iter().map(pasted_path).collect::<Option<Vec<_>>>());
+    // File managers copy one path a line, without quotes around spaces.
+    let lines = || text.lines().map(|line| pasted_path(line.trim().to_owned())).collect::<Option<Vec<_>>>();
+    let paths = words.or_else(|| lines().filter(|lines| lines.len() > 1))?;
     (1..=PASTED).contains(&paths.len()).then_some(paths)
 }
 
@@ -253,6 +259,10 @@ mod tests {
         let paths = |text: &str| pasted_paths(text);
         assert_eq!(paths("'/home/a b.txt' "), Some(vec!["/home/a b.txt".into()]));
         assert_eq!(paths("/a\\ b.txt ~/c.md\n"), Some(vec!["/a b.txt".into(), "~/c.md".into()]));
+        for text in ["/a.txt\n/b.txt", "/a.txt\r/b.txt\r", "'/a.txt'\r\n/b.txt"] {
+            assert_eq!(paths(text), Some(vec!["/a.txt".into(), "/b.txt".into()]), "{text:?}");
+        }
+        assert_eq!(paths("/my notes.txt\r~/it's.md"), Some(vec!["/my notes.txt".into(), "~/it's.md".into()]));
         assert_eq!(paths("file:///tmp/x%20y.txt"), Some(vec!["/tmp/x y.txt".into()]));
         assert_eq!(paths("file:///a%zz"), Some(vec!["/a%zz".into()]), "no character: it stands for itself");
         assert_eq!(paths("file://host/tmp/x"), Some(vec!["/tmp/x".into()]));

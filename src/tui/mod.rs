@@ -1,15 +1,14 @@
 //! The interface's state and its one transition: [`update`] takes an event and the time and returns effects.
 //!
 //! Nothing here reads a clock, touches a disk or depends on a terminal. Text turns into [`rows`] here; [`view`]
-//! draws them and changes nothing. Untrusted text is sanitized on arrival. Requests leave as [`Effect::Send`], results
-//! arrive as [`Event::Notice`].
+//! draws them and changes nothing. Untrusted text is sanitized where it is measured and painted. Requests leave as
+//! [`Effect::Send`], results arrive as [`Event::Notice`].
 //!
 //! The input is a custom editor ([`composer`]): the caret must be known before drawing, move by grapheme clusters and
 //! treat a folded paste as one unit.
 
 mod acts;
 pub mod cells;
-mod cleaned;
 pub mod complete;
 pub mod composer;
 mod drafts;
@@ -24,7 +23,6 @@ pub mod history;
 mod input;
 pub mod keys;
 pub mod layout;
-pub mod list;
 pub mod lists;
 pub mod looked;
 pub mod map;
@@ -35,6 +33,7 @@ mod notices;
 pub mod open;
 pub mod options;
 pub mod overlay;
+pub mod page;
 mod paint;
 pub mod palette;
 mod perform;
@@ -46,7 +45,6 @@ pub mod rows;
 pub mod selection;
 pub mod several;
 pub mod status;
-mod theme;
 mod themes;
 pub mod tour;
 pub mod transcript;
@@ -230,7 +228,7 @@ impl App {
     /// In the list of themes, the selected one; otherwise the current one.
     pub fn palette(&self) -> &Palette {
         if let Some(Overlay::List(view)) = &self.overlay
-            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.list.selected()
+            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.selected()
         {
             return selected;
         }

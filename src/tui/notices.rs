@@ -1,23 +1,20 @@
-//! Applies notices of the runtime. Untrusted text is sanitized here, except message texts: the transcript keeps their
-//! original for copying.
+//! Applies notices of the runtime.
 
 use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse, send};
-use super::cleaned::{clean, document_row, line, opened, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
 use super::lists::{self, Item, Kind, ListView, sessions};
 use super::map::MapView;
 use super::mention;
-use super::overlay::{self, Overlay, Page, arrive};
+use super::overlay::{self, Overlay, arrive};
+use super::page::{About, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::status::writing_speed;
-use super::{App, Asker, Effect, Phase, Question, Redraw, cleaned, drafts, perform};
-use crate::core::sanitize::in_markdown;
+use super::{App, Asker, Effect, Phase, Question, Redraw, drafts, perform};
+use crate::core::sanitize::{in_markdown, sanitize_line};
 use crate::core::{Exit, percent};
-use crate::runtime::protocol::{
-    Activity, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionView,
-};
+use crate::runtime::protocol::{Activity, GotoTarget, Level, Notice, Request, SaveState, SessionView};
 
 const SPEEDS: usize = 42;
 
@@ -30,7 +27,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
     match &notice {
         Notice::Note(Level::Warn | Level::Error, text) => {
             if let Some(attempt) = &mut app.attempt {
-                attempt.warning = Some(clean(text));
+                attempt.warning = Some(text.clone());
             }
         }
         Notice::Activity(Activity::Busy { .. }) => {}
@@ -50,8 +47,8 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
         }
         Notice::Tree(tree) => {
             app.open.view.branch = tree.branch;
-            app.open.view.timeline = tree.timeline.into_iter().map(timeline_row).collect();
-            app.open.view.documents = tree.documents.into_iter().map(document_row).collect();
+            app.open.view.timeline = tree.timeline;
+            app.open.view.documents = tree.documents;
             app.open.view.map = tree.map;
         }
         Notice::Several(answers) => {
@@ -74,15 +71,12 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
         Notice::Background { serial, notice } => redraw = super::open::background(app, serial, *notice),
         Notice::Meters(meters) => app.meters = meters,
         Notice::Save(state) => {
-            app.save = match state {
-                SaveState::TextOnly(why) => SaveState::TextOnly(left_out(app, line(&why))),
-                SaveState::NotSaved(why) => SaveState::NotSaved(line(&why)),
-                SaveState::Saving => SaveState::Saving,
-                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Off) => {
-                    app.left_out = None;
-                    other
-                }
-            };
+            match &state {
+                SaveState::TextOnly(why) => left_out(app, why),
+                SaveState::Empty | SaveState::Saved(_) | SaveState::Off => app.left_out = None,
+                SaveState::NotSaved(_) | SaveState::Saving => {}
+            }
+            app.save = state;
         }
         Notice::Note(level, text) => {
             if level != Level::Info {
@@ -90,18 +84,17 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 perform::not_led(app);
             }
             note(app, level, &text);
-            sessions::noted(app, &text);
+            sessions::noted(app, level, &text);
         }
         Notice::Damage(text) => note(app, Level::Warn, &text),
-        Notice::Page { title, text } => arrive(app, Overlay::Page(Page::new(line(&title), clean(&text)))),
+        Notice::Page { title, text } => arrive(app, Overlay::Page(Page::new(title, text, About::Text))),
         Notice::Looked { number, passages, sentence, title, text } => {
-            let page = Page { looked: Some(number), passages, sentence, ..Page::new(line(&title), clean(&text)) };
-            arrive(app, Overlay::Page(page));
+            let about = About::Answer { number, passages, sentence };
+            arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
         Notice::Why { number, title, text, rows } => {
-            let passages = rows.len();
-            let page = Page { looked: Some(number), passages, ..Page::new(line(&title), clean(&text)) };
-            arrive(app, Overlay::Page(page));
+            let about = About::Answer { number, passages: rows.len(), sentence: (0, 0) };
+            arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
         Notice::Map(map) => arrive(app, Overlay::Map(MapView::new(map))),
         Notice::FanOut(fan_out) => {
@@ -116,29 +109,26 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             }
         }
         Notice::Aside { question, text, done } => {
-            let text = format!("**{}**\n\n{}", in_markdown(&line(&question)), clean(&text));
-            let glyphs = app.config.glyphs;
-            let open_aside = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
-            if let Some(Overlay::Aside { page, done: was }) = overlay::find(app, open_aside) {
-                page.set_text(text, glyphs);
-                *was = done;
+            let text = format!("**{}**\n\n{}", in_markdown(&sanitize_line(&question)), text);
+            let about = About::Aside { done: done.is_some() };
+            let is_it = |page: &Overlay| matches!(page, Overlay::Page(page) if page.is_written());
+            if let Some(Overlay::Page(page)) = overlay::find(app, is_it) {
+                page.set_text(text);
+                page.about = about;
             } else if app.aside_dismissed {
                 app.aside_dismissed = done.is_none();
             } else {
-                arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
+                arrive(app, Overlay::Page(Page::new("Aside (not kept)", text, about)));
             }
             app.waiting = false;
         }
         Notice::Question { id, text, choices } => {
             (app.waiting, app.answered) = (false, false);
-            app.questions.push_back(Question::new(Asker::Runtime(id), clean(&text), choices));
+            app.questions.push_back(Question::new(Asker::Runtime(id), text, choices));
         }
-        Notice::Plan { id, text, choices, mut plan } => {
+        Notice::Plan { id, text, choices, plan } => {
             (app.waiting, app.answered) = (false, false);
-            for f in &mut plan.files {
-                f.name = line(&f.name);
-            }
-            let question = Question::new(Asker::Runtime(id), clean(&text), choices);
+            let question = Question::new(Asker::Runtime(id), text, choices);
             app.questions.push_back(Question { pick: Some(FilePick::new(plan)), ..question });
         }
         Notice::Input { text, editing } => {
@@ -148,7 +138,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 // Ctrl-Y brings the draft back.
                 app.open.composer.clear_to_cut();
             }
-            if app.open.composer.recall(&clean(&text)) {
+            if app.open.composer.recall(&text) {
                 app.open.editing = editing;
                 if text.starts_with("/system ") {
                     let sets = app.config.keys.does(Action::Send, "sets the text in the input").unwrap_or_default();
@@ -158,16 +148,14 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 offer(app, "The question is set aside", Action::Yank, "brings it back", HINT_MS);
             }
         }
-        Notice::Draft(text) => drafts::brought_back(app, &clean(&text)),
+        Notice::Draft(text) => drafts::brought_back(app, &text),
         Notice::Prompts(prompts) => app.history.earlier(prompts),
-        Notice::Titled(title) => app.open.view.title = line(&title),
+        Notice::Titled(title) => app.open.view.title = title,
         Notice::Named { name, opened } => {
-            app.open.view.name = line(&name);
-            app.open.set_list(cleaned::opened(opened));
+            app.open.view.name = name;
+            app.open.set_list(opened);
         }
-        Notice::Library(names) => {
-            app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
-        }
+        Notice::Library(names) => app.library = names,
         Notice::Sessions(rows) => {
             if let Some(view) = sessions::arrived(app, rows) {
                 arrive(app, Overlay::List(view));
@@ -175,35 +163,29 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
         }
         Notice::Found { query, rows } => {
             let here = app.find_here.take().filter(|words| *words == query);
-            let rows =
-                rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r });
             let name = app.open.view.name.clone();
-            let rows = rows.filter(|r| here.is_none() || r.session == name).map(Item::Hit);
-            let view = ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows);
+            let rows = rows.into_iter().filter(|r| here.is_none() || r.session == name).map(Item::Hit);
+            let view = ListView::new(Kind::Found, format!("Found for \"{query}\""), rows);
             arrive(app, Overlay::List(view));
         }
         Notice::Timeline(rows) => {
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
-            let rows = rows.into_iter().map(|r| Item::Turn(timeline_row(r)));
-            let mut view = ListView::new(Kind::Timeline, "Timeline", rows);
-            view.list.select(head);
+            let mut view = ListView::new(Kind::Timeline, "Timeline", rows.into_iter().map(Item::Turn));
+            view.select(head);
             arrive(app, Overlay::List(view));
         }
         Notice::Documents { title, rows } => {
-            let rows = rows.into_iter().map(|r| Item::Document(document_row(r)));
-            arrive(app, Overlay::List(ListView::new(Kind::Documents, line(&title), rows)));
+            let rows = rows.into_iter().map(Item::Document);
+            arrive(app, Overlay::List(ListView::new(Kind::Documents, title, rows)));
         }
         Notice::Display(display) => super::themes::display(app, &display),
         Notice::Bye { farewell, unsaved } => {
             app.phase = Phase::Ended;
-            app.effects.push(Effect::Exit {
-                exit: unsaved.map_or(Exit::Ok, |u| u.exit),
-                farewell: farewell.map(|f| clean(&f)),
-            });
+            app.effects.push(Effect::Exit { exit: unsaved.map_or(Exit::Ok, |u| u.exit), farewell });
         }
         Notice::Fatal { error, exit } => {
             app.phase = Phase::Ended;
-            app.effects.push(Effect::Exit { exit, farewell: Some(clean(&error)) });
+            app.effects.push(Effect::Exit { exit, farewell: Some(error) });
         }
     }
     if app.attempt.is_some() && app.served >= app.sent && app.activity.rests() {
@@ -224,24 +206,23 @@ fn refused(app: &mut App) {
 }
 
 /// Reports the reason once; the header keeps showing the state.
-fn left_out(app: &mut App, why: String) -> String {
-    if app.left_out.as_ref() != Some(&why) {
+fn left_out(app: &mut App, why: &str) {
+    if app.left_out.as_deref() != Some(why) {
         note(app, Level::Warn, &format!("Text is saved, its state is not: {}.", why.trim_end_matches('.')));
-        app.left_out = Some(why.clone());
+        app.left_out = Some(why.to_owned());
     }
-    why
 }
 
 fn session(app: &mut App, mut view: SessionView) {
     let led_away = perform::led_away(app, &view);
-    super::open::arrived(app, view.serial, opened(std::mem::take(&mut view.opened)));
+    super::open::arrived(app, view.serial, std::mem::take(&mut view.opened));
     if led_away {
         hold(app);
     }
     app.leads = false;
     let messages = std::mem::take(&mut view.messages);
     let open = &mut *app.open;
-    open.view = cleaned::session(view);
+    open.view = view;
     // All of these belong to the messages that are replaced.
     (open.several, open.find, open.selection) = (None, None, None);
     open.transcript.replace(messages, app.requests);
@@ -282,7 +263,7 @@ fn activity(app: &mut App, activity: Activity) -> Redraw {
     let (rests, background) = (activity.rests(), activity.is_background());
     // Notices sent before the stop must not undo it.
     if !stopping || rests {
-        app.activity = cleaned::activity(activity);
+        app.activity = activity;
     }
     if app.activity.is_loading() {
         app.open.forget_places();

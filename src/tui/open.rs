@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 use super::composer::Composer;
+use super::entry::Entry;
 use super::find::Find;
 use super::selection::Selection;
 use super::several::Several;
@@ -120,18 +121,22 @@ impl Session {
                 self.transcript.add(message);
             }
             Notice::Delta { message, thinking, text } => {
-                match self.several.as_mut().filter(|several| several.has(message)) {
-                    Some(several) => several.delta(message, thinking, &text),
-                    None => self.transcript.delta(message, thinking, &text),
+                if let Some(entry) = self.answer(message) {
+                    entry.delta(thinking, &text);
                 }
             }
-            Notice::Finished(message) => match self.several.as_mut().filter(|several| several.has(message.id)) {
-                Some(several) => several.finish(&message),
-                None => self.transcript.finish(message),
+            Notice::Finished(message) => match self.answer(message.id) {
+                Some(entry) => entry.complete(message),
+                None => self.transcript.add(message),
             },
             other => return Some(other),
         }
         None
+    }
+
+    /// The entry of a message, in the grid of answers or in the transcript.
+    fn answer(&mut self, id: MessageId) -> Option<&mut Entry> {
+        self.several.as_mut().and_then(|several| several.find(id)).or_else(|| self.transcript.find(id))
     }
 
     pub(super) fn seen(&mut self) {

@@ -17,17 +17,14 @@ pub(super) fn submit(app: &mut App) {
     (app.offered, app.wrote) = (None, false);
     // A command on its own line after a recalled question runs; the question stays in the input.
     if app.open.editing.is_none()
-        && let Some(line) = app.open.composer.after_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
-        && commands::is_command(line)
-        && let Ok(parsed) = commands::parse(line, app.config.home.as_deref())
-        && let Some(line) = app.open.composer.take_after_recalled()
+        && let Some((question, line)) = app.open.composer.recalled_and_line()
+        && commands::is_command(&line)
+        && commands::parse(&line, app.config.home.as_deref()).is_ok()
     {
-        app.history.push(line.trim());
-        app.open.transcript.follow();
-        return match waits(app, &parsed.outcome) {
-            true => app.open.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
-            false => run(app, parsed.outcome),
-        };
+        app.open.composer.set(&line);
+        submit(app);
+        app.open.composer.recall(&question);
+        return;
     }
     let line = app.open.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));

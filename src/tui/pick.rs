@@ -6,9 +6,9 @@ use super::acts::{HINT_MS, hint, send};
 use super::cells::{fit, width};
 use super::entry::grouped;
 use super::keys::{Code, Key};
-use super::list::first_row;
+use super::lists::first_row;
 use super::paint::Painter;
-use super::rows::{Role, Span};
+use super::rows::{Role, Row, Span};
 use super::status::duration;
 use super::{App, Asker};
 use crate::runtime::protocol::{LoadPlan, Request};
@@ -116,14 +116,8 @@ impl FilePick {
             let tail = format!("{:>10}  {kept:<12}", grouped(file.tokens));
             let role = if chosen { Role::Text } else { Role::Dim };
             let name = fit(&file.name, cells.saturating_sub(width(&tail) + 5));
-            if i == self.selected {
-                painter.text(body, line, " > ", Role::Key);
-            }
             let spans = [Span::new(mark, Role::Key), Span::new(format!("{name} "), role), Span::new(tail, Role::Dim)];
-            painter.spans(body, line, 3, &spans);
-            if i == self.selected {
-                painter.mark(body, line, Role::Selected);
-            }
+            painter.choice(body, line, &Row::from(spans.to_vec()), i == self.selected);
         }
         let role = if self.over() > 0 { Role::Warn } else { Role::Text };
         painter.text(body, body.height.saturating_sub(1), &format!(" {}", self.summary()), role);

@@ -4,6 +4,8 @@
 //! not type; otherwise the input keeps them until it is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is
 //! not a choice starts typing, and so does a paste.
 
+use ratatui::layout::Rect;
+
 use super::App;
 use super::cells::{ellipsis, fit, width};
 use super::keys::TAKE_UP;
@@ -13,7 +15,6 @@ use super::pick::FilePick;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
 use crate::runtime::protocol::Choice;
-use ratatui::layout::Rect;
 
 const CHOICE_CELLS: usize = 12;
 
@@ -124,7 +125,7 @@ pub(super) fn draw(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u
 }
 
 fn writes(app: &App) -> bool {
-    let list = app.overlay.as_ref().filter(|list| !list.is_changing());
+    let list = app.overlay.as_ref().filter(|list| !matches!(list, Overlay::List(view) if view.is_changing()));
     let searches = list.and_then(Overlay::query).is_some_and(|query| !query.is_empty());
     !app.open.composer.is_empty() || searches || app.searches()
 }

@@ -3,32 +3,22 @@
 use ratatui::layout::Rect;
 
 use super::App;
+use super::entry::{BAR_CELLS, Entry, Look, Progress};
 use super::keys::{Action, Code, Key};
-use super::markdown::{Colours, Style, render};
-use super::options::Glyphs;
+use super::markdown::Colours;
+use super::options::{Glyphs, ThinkShow};
 use super::paint::Painter;
 use super::rows::{Face, Role, Row};
-use crate::core::sanitize::sanitize;
-use crate::core::transcript::{Finish, Message, MessageId};
+use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role as Speaker};
 
 const COLUMN: usize = 36;
 const LEAST_ROWS: usize = 3;
 const GAP: usize = 3;
 
-#[derive(Clone, Debug)]
-pub struct Alternative {
-    id: MessageId,
-    pub seed: Option<u64>,
-    text: String,
-    thinks: bool,
-    pub finish: Option<Finish>,
-    rows: Vec<Row>,
-    stale: bool,
-}
-
 #[derive(Clone, Debug, Default)]
 pub struct Several {
-    answers: Vec<Alternative>,
+    answers: Vec<Entry>,
+    seeds: Vec<Option<u64>>,
     top: usize,
     first: usize,
     size: (usize, usize),
@@ -36,46 +26,23 @@ pub struct Several {
 
 impl Several {
     pub fn new(answers: &[(MessageId, Option<u64>)]) -> Several {
-        let empty = |(id, seed): &(MessageId, Option<u64>)| Alternative {
-            id: *id,
-            seed: *seed,
-            text: String::new(),
-            thinks: false,
-            finish: None,
-            rows: Vec::new(),
-            stale: true,
+        let empty = |(number, (id, _)): (u64, &(MessageId, Option<u64>))| {
+            let meta = MessageMeta::default();
+            let (text, thinking) = (String::new(), String::new());
+            let message =
+                Message { id: *id, parent: None, role: Speaker::Assistant, text, thinking, created_ms: 0, meta };
+            Entry::message(message, number, Progress::Thinking)
         };
-        Several { answers: answers.iter().map(empty).collect(), ..Several::default() }
+        let seeds = answers.iter().map(|(_, seed)| *seed).collect();
+        Several { answers: (1..).zip(answers).map(empty).collect(), seeds, ..Several::default() }
     }
 
-    pub(super) fn has(&self, id: MessageId) -> bool {
-        self.answers.iter().any(|a| a.id == id)
-    }
-
-    fn find(&mut self, id: MessageId) -> Option<&mut Alternative> {
-        self.answers.iter_mut().find(|a| a.id == id)
-    }
-
-    pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
-        if let Some(a) = self.find(id) {
-            a.thinks = thinking;
-            if !thinking {
-                a.text.push_str(text);
-                a.stale = true;
-            }
-        }
-    }
-
-    pub fn finish(&mut self, message: &Message) {
-        if let Some(a) = self.find(message.id) {
-            a.text.clone_from(&message.text);
-            a.finish = message.meta.finish.or(Some(Finish::Failed));
-            (a.thinks, a.stale) = (false, true);
-        }
+    pub(super) fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
+        self.answers.iter_mut().find(|a| a.is(id))
     }
 
     fn done(&self) -> bool {
-        self.answers.iter().all(|a| a.finish.is_some())
+        self.answers.iter().all(|a| a.progress == Progress::Done)
     }
 
     pub(super) fn is_in_sight(&self, width: usize, height: usize) -> bool {
@@ -101,20 +68,13 @@ impl Several {
     }
 
     pub(super) fn set_size(&mut self, width: usize, height: usize) {
-        let size = inside(width, height);
-        if self.size != size {
-            self.size = size;
-            self.answers.iter_mut().for_each(|a| a.stale = true);
-        }
+        self.size = inside(width, height);
     }
 
     pub(super) fn prepare(&mut self, glyphs: Glyphs) {
         let (cells, _) = self.place();
-        let colours = Colours::default();
-        for a in self.answers.iter_mut().filter(|a| a.stale) {
-            a.stale = false;
-            a.rows = render(&sanitize(&a.text), Style { cells, glyphs, colours: &colours }).rows().to_vec();
-        }
+        let look = Look { cells: cells + BAR_CELLS, glyphs, think: ThinkShow::Hide, ..Look::default() };
+        self.answers.iter_mut().for_each(|a| a.ensure(look, &Colours::default()));
         self.scroll(0);
     }
 
@@ -144,7 +104,7 @@ impl Several {
         let (_, rows, shown) = self.grid();
         self.first = self.first.min(rows - shown);
         let room = self.place().1 - 1;
-        let most = self.answers.iter().map(|a| a.rows.len().saturating_sub(room)).max().unwrap_or(0);
+        let most = self.answers.iter().map(|a| a.body().len().saturating_sub(room)).max().unwrap_or(0);
         self.top = self.top.saturating_add_signed(by).min(most);
     }
 
@@ -154,23 +114,22 @@ impl Several {
         let (first, room) = (self.first, self.place().1 - 1);
         let in_sight = self.answers.iter().enumerate().skip(first * columns).take(shown * columns);
         in_sight.map(move |(i, a)| {
-            let state = match (a.finish, a.thinks) {
-                (None, true) => "thinking",
-                (None, false) if a.text.is_empty() => "waiting",
-                (None, false) => "writing",
-                (Some(Finish::Stop), _) => "",
-                (Some(Finish::Length), _) => "length limit",
-                (Some(Finish::Context), _) => "context full",
-                (Some(Finish::Repeats), _) => "repeats itself",
-                (Some(Finish::Stopped), _) => "stopped",
-                (Some(Finish::Failed), _) => "failed",
+            let message = a.as_message();
+            let state = match (a.progress, message.and_then(|m| m.meta.finish)) {
+                (Progress::Thinking, _) if message.is_some_and(|m| m.thinking.is_empty()) => "waiting",
+                (Progress::Thinking, _) => "thinking",
+                (Progress::Answering, _) => "writing",
+                (Progress::Done, Some(Finish::Stop)) => "",
+                (Progress::Done, Some(Finish::Length)) => "length limit",
+                (Progress::Done, Some(Finish::Context)) => "context full",
+                (Progress::Done, Some(Finish::Repeats)) => "repeats itself",
+                (Progress::Done, Some(Finish::Stopped)) => "stopped",
+                (Progress::Done, Some(Finish::Failed) | None) => "failed",
             };
-            let top = match a.finish {
-                None => a.rows.len().saturating_sub(room),
-                Some(_) => self.top.min(a.rows.len().saturating_sub(room)),
-            };
-            let rows = a.rows.get(top..(top + room).min(a.rows.len())).unwrap_or(&[]);
-            let seed = a.seed.map_or(String::new(), |seed| format!("  seed {seed}"));
+            let end = a.body().len().saturating_sub(room);
+            let top = if a.progress == Progress::Done { self.top.min(end) } else { end };
+            let rows = a.body().get(top..).map_or(&[][..], |rows| &rows[..room.min(rows.len())]);
+            let seed = self.seeds[i].map_or(String::new(), |seed| format!("  seed {seed}"));
             (i % columns, i / columns - first, format!("{}{seed}  {state}", i + 1), rows)
         })
     }
@@ -229,7 +188,7 @@ mod tests {
             for n in 1..=9 {
                 let ids: Vec<(MessageId, Option<u64>)> = (1..=n).map(|i| (MessageId(i), Some(7))).collect();
                 let mut several = Several::new(&ids);
-                several.delta(MessageId(1), false, "word ".repeat(200).as_str());
+                several.find(MessageId(1)).unwrap().delta(false, "word ".repeat(200).as_str());
                 several.set_size(width + 2, height + 2);
                 several.prepare(Glyphs::Unicode);
                 let (cells, rows) = several.place();

@@ -5,7 +5,6 @@ use super::lists::{Item, Kind, ListView};
 use super::overlay::open_list;
 use super::palette::{Palette, ThemeRow};
 use super::{App, Effect};
-use crate::core::sanitize::sanitize_line;
 use crate::runtime::protocol::{Display, Level};
 
 pub(super) fn display(app: &mut App, display: &Display) {
@@ -23,23 +22,16 @@ pub(super) fn display(app: &mut App, display: &Display) {
 pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     match read {
         Ok(palette) => (app.config.theme, app.attempt) = (palette, None),
-        Err(why) => failed(app, &sanitize_line(&why)),
+        Err(why) => failed(app, &why),
     }
 }
 
-pub(super) fn open(app: &mut App, mut rows: Vec<ThemeRow>) {
-    for row in &mut rows {
-        row.name = sanitize_line(&row.name).into_owned();
-        row.origin = sanitize_line(&row.origin).into_owned();
-        if let Err(why) = &mut row.palette {
-            *why = sanitize_line(why).into_owned();
-        }
-    }
+pub(super) fn open(app: &mut App, rows: Vec<ThemeRow>) {
     let built_in = crate::config::settings::Theme::WORDS;
     app.config.themes = rows.iter().map(|r| r.name.clone()).filter(|n| !built_in.contains(&n.as_str())).collect();
     let at = rows.iter().position(|r| r.name == app.config.theme.name).unwrap_or(0);
     let mut view = ListView::new(Kind::Themes, "Themes", rows.into_iter().map(Item::Theme));
-    view.list.select(at);
+    view.select(at);
     open_list(app, |_| view);
 }
 
@@ -58,6 +50,6 @@ pub(super) fn code(app: &mut App, read: Result<String, String>) {
             (app.config.ui.code_theme, app.attempt) = (name, None);
             app.open.all().for_each(|session| session.transcript.forget_colours());
         }
-        Err(why) => failed(app, &sanitize_line(&why)),
+        Err(why) => failed(app, &why),
     }
 }

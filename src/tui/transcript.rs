@@ -177,25 +177,12 @@ impl Transcript {
     }
 
     fn place_of(&self, id: MessageId) -> Option<usize> {
-        self.entries.iter().rposition(|e| e.as_message().is_some_and(|m| m.id == id))
+        self.entries.iter().rposition(|e| e.is(id))
     }
 
-    fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
+    pub(super) fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
         let at = self.place_of(id)?;
         self.entries.get_mut(at)
-    }
-
-    pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
-        if let Some(entry) = self.find(id) {
-            entry.delta(thinking, text);
-        }
-    }
-
-    pub fn finish(&mut self, message: Message) {
-        match self.find(message.id) {
-            Some(entry) => entry.complete(message),
-            None => self.add(message),
-        }
     }
 
     pub fn close_open(&mut self) {

@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{HINT_MS, failed, hint, note};
+use super::acts::{self, HINT_MS, failed, hint, note};
 use super::mention::Lookup;
 use super::open::Session;
 use super::options::Depth;
@@ -29,6 +29,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::Key(key) => {
             app.open.selection = None;
             app.refusal = None;
+            acts::note_read(app);
             input::key(app, key);
         }
         Event::Paste(text) => paste(app, &text),
@@ -138,7 +139,7 @@ fn found(app: &mut App, found: &[String]) {
             let choice = |key, label: &str| Choice { key, label: label.into() };
             let choices =
                 vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
-            let question = format!("Load {}?", sanitize_line(&what));
+            let question = format!("Load {what}?");
             app.questions.push_back(Question::new(Asker::Pasted, question, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
         }

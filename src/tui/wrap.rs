@@ -7,6 +7,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
 use super::rows::{Face, Joint, Row};
+use crate::core::sanitize::sanitize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -56,7 +57,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
     loop {
         let limit = if rows.is_empty() { first } else { rest };
         let (end, next) = break_at(&clusters, start, limit);
-        let mut row = Row::at(clusters.get(start).map_or(source, |c| c.source));
+        let mut row = Row::at(clusters.get(start).map_or(source, |c| c.source.max(source)));
         for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
@@ -66,7 +67,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
             row.push(c.text, c.face);
         }
         source = row.source;
-        let ended_by_newline = clusters.get(next.wrapping_sub(1)).is_some_and(|c| c.text == "\n");
+        let ended_by_newline = next > end && clusters.get(next - 1).is_some_and(|c| c.text == "\n");
         row.joint = match next < clusters.len() && !ended_by_newline {
             true if next > end => Joint::Space,
             true if clusters.get(end.wrapping_sub(1)).is_some_and(|c| c.text == " ") => Joint::Space,
@@ -75,15 +76,8 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         };
         rows.push(row);
         start = next;
-        if start >= clusters.len() {
-            // A final line end adds an empty row.
-            if ended_by_newline && next > end {
-                let mut row = Row::at(source);
-                for (text, face) in &prefix.rest {
-                    row.push(text, *face);
-                }
-                rows.push(row);
-            }
+        // A final line end adds an empty row.
+        if start >= clusters.len() && !ended_by_newline {
             return rows;
         }
     }
@@ -156,7 +150,11 @@ fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
 }
 
 pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
-    wrap(&[Piece { text: text.replace('\t', "    "), face: face.into(), source: 0 }], &Prefix::default(), cells)
+    wrap(
+        &[Piece { text: sanitize(text).replace('\t', "    "), face: face.into(), source: 0 }],
+        &Prefix::default(),
+        cells,
+    )
 }
 
 #[cfg(test)]

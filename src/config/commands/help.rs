@@ -1,6 +1,6 @@
 //! Help written from the table: a row for each command, the page of one command, and a search by a word.
 
-use super::{COMMANDS, Command, GROUPS, WhileBusy, find, nearest, parse};
+use super::{COMMANDS, Command, GROUPS, WhileBusy, find, instead_of, nearest, parse};
 use crate::config::settings::Row;
 use crate::config::settings::table::ROWS;
 
@@ -77,6 +77,9 @@ pub fn named(word: &str) -> Option<&'static Command> {
 }
 
 pub fn unknown(word: &str) -> String {
+    if let Some(instead) = instead_of(word) {
+        return format!("/help: no command is called {word}. {instead}");
+    }
     let near = nearest(&word.to_lowercase()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
     format!("/help: nothing is found for {word}.{near} /help lists all")
 }

@@ -156,13 +156,18 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
     Ok(Parsed { command, outcome })
 }
 
+/// What a name that other programs have for a command is called here.
+fn instead_of(name: &str) -> Option<&'static str> {
+    let lower = name.trim().trim_start_matches('/').to_lowercase();
+    table::HABITS.iter().find(|(words, _)| words.contains(&lower.as_str())).map(|(_, instead)| *instead)
+}
+
 /// Error for an unknown command: its name here if other programs have it, or the nearest name.
 pub fn unknown(name: &str) -> String {
-    let lower = name.to_lowercase();
-    if let Some((_, instead)) = table::HABITS.iter().find(|(words, _)| words.contains(&lower.as_str())) {
+    if let Some(instead) = instead_of(name) {
         return format!("No command /{name}. {instead}");
     }
-    let near = nearest(&lower).map_or(String::new(), |n| format!("Did you mean /{n}? "));
+    let near = nearest(&name.to_lowercase()).map_or(String::new(), |n| format!("Did you mean /{n}? "));
     format!("No command /{name}. {near}(/help lists all)")
 }
 

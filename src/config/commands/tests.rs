@@ -225,6 +225,12 @@ fn help_is_grouped_searchable_and_explains_options() {
     assert!(text.contains("/copy") && text.contains("clipboard.method"), "{text}");
     assert!(help::about("zzz").unwrap_err().contains("nothing is found for zzz"));
     assert!(help::about("lod").unwrap_err().contains("Did you mean load?"));
+    assert!(help::about("close").unwrap_err().contains("No session needs closing"));
+    for command in COMMANDS.iter() {
+        for name in command.aliases.iter().chain([&command.name]) {
+            assert_eq!(help::about(name), Ok(help::of(command)), "/help {name}");
+        }
+    }
     let text = help::about("set").unwrap();
     assert!(text.contains("`temperature`: temperature; 0 always") && text.contains("0 to 2"), "{text}");
 }

@@ -37,17 +37,15 @@ impl Entry {
             Item::Message(m) => {
                 let growth = if self.progress == Progress::Done { Growth::Closed } else { Growth::Open };
                 let open = self.thoughts_are_open(look.think);
-                let thoughts = self.clean_thoughts.as_deref().unwrap_or(&m.thinking);
                 if open {
-                    self.thoughts.update(thoughts, growth, Style { cells: cells.saturating_sub(2), ..style });
+                    self.thoughts.update(&m.thinking, growth, Style { cells: cells.saturating_sub(2), ..style });
                 } else {
                     self.thoughts = Stream::default();
                 }
-                let text = self.clean.as_deref().unwrap_or(&m.text);
                 match m.role {
                     Role::Document => self.body = Stream::default(),
-                    Role::System | Role::User => self.body = verbatim(text, style),
-                    Role::Assistant => self.body.update(text, growth, style),
+                    Role::System | Role::User => self.body = verbatim(&m.text, style),
+                    Role::Assistant => self.body.update(&m.text, growth, style),
                 }
                 self.fold = folded(m, self.body.rows(), self.unfolded, cells, look.select_key);
                 self.head = head_rows(self, m, look, open);
@@ -67,11 +65,10 @@ impl Entry {
 
     /// The place at which more text will arrive.
     pub fn end(&self) -> (Part, usize) {
-        let text = |clean: &Option<String>, raw: &str| clean.as_ref().map_or(raw.len(), String::len);
         match self.as_message().filter(|_| self.progress != Progress::Done) {
             None => (Part::Gap, 0),
-            Some(m) if m.text.is_empty() => (Part::Thoughts, text(&self.clean_thoughts, &m.thinking)),
-            Some(m) => (Part::Text, text(&self.clean, &m.text)),
+            Some(m) if m.text.is_empty() => (Part::Thoughts, m.thinking.len()),
+            Some(m) => (Part::Text, m.text.len()),
         }
     }
 
@@ -128,22 +125,9 @@ impl Entry {
 
     pub fn row_of(&self, anchor: Anchor) -> usize {
         let (part, source, nth) = anchor;
-        let mut best = 0;
-        let mut same = 0;
-        for i in 0..self.height() {
-            let place = self.place(i);
-            if place > (part, source) {
-                break;
-            }
-            if place == (part, source) {
-                if same > nth {
-                    break;
-                }
-                same += 1;
-            }
-            best = i;
-        }
-        best
+        let before = (0..self.height()).take_while(|i| self.place(*i) < (part, source)).count();
+        let same = (before..self.height()).take_while(|i| self.place(*i) == (part, source)).count();
+        (before + nth.min(same.saturating_sub(1))).saturating_sub(usize::from(same == 0))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::runtime::protocol::{GotoTarget, Request};
 
 pub(super) fn close(app: &mut App) {
     match app.overlay.take() {
-        Some(Overlay::Aside { done: None, .. }) => {
+        Some(Overlay::Page(page)) if page.is_written() => {
             app.aside_dismissed = true;
             match std::mem::take(&mut app.aside_apart) {
                 true => send(app, Request::StopAside),
@@ -61,11 +61,7 @@ pub(super) fn key(app: &mut App, key: Key) {
             query.pop();
         }),
         (Code::Char('u'), overlay) if key.ctrl => overlay.edit_query(String::clear),
-        (Code::Char(c @ '1'..='9'), Overlay::Page(page)) if plain && page.looked.is_some() => {
-            let request = Request::Look { at: page.looked, passage: c.to_digit(10).map(u64::from) };
-            send(app, request);
-        }
-        (Code::Char(c), Overlay::List(view)) if plain => match (c, view.list.selected()) {
+        (Code::Char(c), Overlay::List(view)) if plain => match (c, view.selected()) {
             // The first one opened the help; more of them are a message.
             ('?', _) if view.kind == Kind::Help && view.is_unfiltered() && app.open.composer.is_empty() => {
                 app.overlay = None;
@@ -81,6 +77,10 @@ pub(super) fn key(app: &mut App, key: Key) {
                 }
             }
             _ => write_below(app, c),
+        },
+        (Code::Char(c), Overlay::Page(page)) if plain => match page.passage(c) {
+            Some(request) => send(app, request),
+            None => write_below(app, c),
         },
         (Code::Char(c), _) if plain => write_below(app, c),
         _ => {}
@@ -112,47 +112,44 @@ fn enter(app: &mut App) {
             }
             request
         }
-        Some(Overlay::List(view)) => {
-            let words = view.list.query().strip_prefix('/').filter(|_| view.kind == Kind::Sessions).map(str::trim);
-            match (words, view.list.selected().cloned()) {
-                (Some(""), _) | (None, None | Some(Item::Heading(_))) => return,
-                (Some(words), _) => Some(Request::Search(words.to_owned())),
-                (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
-                (_, Some(Item::Hit(row))) => {
-                    let here = row.session == app.open.view.name;
-                    match here && app.open.transcript.show(row.message) {
-                        true => None,
-                        // The hit is on another branch of this session.
-                        false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
-                        false => {
-                            found = Some((row.session.clone(), row.message));
-                            Some(Request::Resume(row.session))
-                        }
+        Some(Overlay::List(view)) => match (view.searched(), view.selected().cloned()) {
+            (Some(""), _) | (None, None | Some(Item::Heading(_))) => return,
+            (Some(words), _) => Some(Request::Search(words.to_owned())),
+            (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
+            (_, Some(Item::Hit(row))) => {
+                let here = row.session == app.open.view.name;
+                match here && app.open.transcript.show(row.message) {
+                    true => None,
+                    // The hit is on another branch of this session.
+                    false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
+                    false => {
+                        found = Some((row.session.clone(), row.message));
+                        Some(Request::Resume(row.session))
                     }
-                }
-                (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
-                (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
-                (_, Some(Item::Theme(row))) => return themes::take(app, row),
-                (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
-                (_, Some(Item::Answer(..))) => return,
-                (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
-                (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
-                (_, Some(Item::Help(_))) => None,
-                (_, Some(Item::File(row))) => {
-                    let folder = view.folder.clone();
-                    if let Some(line) = files::take(app, &folder, &row) {
-                        write_line(app, &line);
-                        perform::submit(app);
-                    }
-                    return;
-                }
-                (_, Some(Item::Prompt(prompt))) => {
-                    app.open.composer.set(&prompt);
-                    None
                 }
             }
-        }
-        Some(Overlay::Page(_) | Overlay::Aside { .. }) | None => return,
+            (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
+            (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
+            (_, Some(Item::Theme(row))) => return themes::take(app, row),
+            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
+            (_, Some(Item::Answer(..))) => return,
+            (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
+            (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
+            (_, Some(Item::Help(_))) => None,
+            (_, Some(Item::File(row))) => {
+                let folder = view.folder.clone();
+                if let Some(line) = files::take(app, &folder, &row) {
+                    write_line(app, &line);
+                    perform::submit(app);
+                }
+                return;
+            }
+            (_, Some(Item::Prompt(prompt))) => {
+                app.open.composer.set(&prompt);
+                None
+            }
+        },
+        Some(Overlay::Page(_)) | None => return,
     };
     if matches!(request, Some(Request::Goto(_))) && !may_lead(app) {
         return;

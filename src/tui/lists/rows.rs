@@ -72,7 +72,7 @@ pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
         rows.resize(if area.height < 12 { 0 } else { 2 }, Row::default());
         rows
     };
-    match (view.kind, view.list.selected()) {
+    match (view.kind, view.selected()) {
         (Kind::Themes, _) => below_themes(view, area),
         (_, Some(Item::Session(r))) if area.width < WITH_TITLES && area.height >= 8 => {
             vec![Row::of(ellipsis(&r.title, cells), Role::Dim)]
@@ -181,7 +181,7 @@ fn setting(r: &SettingRow, cells: usize) -> Row {
 }
 
 fn below_themes(view: &ListView, area: Rect) -> Vec<Row> {
-    match view.list.selected() {
+    match view.selected() {
         Some(Item::Theme(ThemeRow { palette: Err(why), .. })) => {
             wrap_text(why, Role::Error, usize::from(area.width).saturating_sub(4))
         }

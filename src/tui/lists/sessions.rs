@@ -4,11 +4,10 @@
 use std::cmp::Reverse;
 
 use super::super::acts::{LONG_HINT_MS, hint, may_lead, send};
-use super::super::cleaned::{clean, session_row};
 use super::super::keys::{Code, Key};
 use super::super::{App, Question};
 use super::{Item, Kind, ListView};
-use crate::runtime::protocol::{Request, SessionRow};
+use crate::runtime::protocol::{Level, Request, SessionRow};
 
 /// Keys of the list, in the longest form that fits.
 const KEYS: [&str; 3] = [
@@ -33,10 +32,6 @@ pub(super) struct Picked {
 }
 
 impl Picked {
-    pub(super) fn label(&self) -> &'static str {
-        if self.rename.is_some() { "new name: " } else { "> " }
-    }
-
     pub(super) fn footer(&self, cells: usize) -> &'static str {
         match self.rename {
             Some(_) => "Enter renames   Esc keeps the name",
@@ -47,7 +42,7 @@ impl Picked {
 
 fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {
     let shown = sessions.iter().filter(|row| row.here || !picked.this_folder);
-    let mut rows: Vec<SessionRow> = shown.cloned().map(session_row).collect();
+    let mut rows: Vec<SessionRow> = shown.cloned().collect();
     match picked.order {
         1 => rows.sort_by_cached_key(|row| row.name.to_lowercase()),
         2 => rows.sort_by_key(|row| Reverse(row.tokens)),
@@ -78,20 +73,20 @@ fn show(app: &mut App, mut picked: Picked) {
     if let Some(view) = opened(app) {
         let changed = picked.changing.take_if(|(request, _)| *request == 0).map(|(_, name)| name);
         let name = changed.or_else(|| chosen(view).map(|row| row.name.clone()));
-        let (at, query) = (view.list.selected_index(), view.list.query().to_owned());
+        let (at, query) = (view.selected, view.query.clone());
         let rename = picked.rename.take().filter(|(session, _)| sessions.iter().any(|row| row.name == *session));
         *view = self::view(picked, &sessions);
-        view.edit_query(|filter| *filter = query);
+        view.filter(query);
         view.picked.rename = rename;
         let is_it = |item: &Item| matches!(item, Item::Session(row) if Some(&row.name) == name.as_ref());
-        let at = view.list.shown().position(is_it).unwrap_or(at);
-        view.list.select(at);
+        let at = view.shown().position(is_it).unwrap_or(at);
+        view.select(at);
     }
     app.sessions = sessions;
 }
 
 fn chosen(view: &ListView) -> Option<&SessionRow> {
-    match view.list.selected() {
+    match view.selected() {
         Some(Item::Session(row)) => Some(row),
         _ => None,
     }
@@ -100,31 +95,30 @@ fn chosen(view: &ListView) -> Option<&SessionRow> {
 /// The runtime has completed `count` requests: a list that one of them changed is requested again.
 pub(in super::super) fn acknowledged(app: &mut App, count: u64) {
     let asks = app.questions.iter().any(Question::is_of_runtime);
-    let changing = opened(app).and_then(|view| view.picked.changing.as_mut());
-    if let Some((request, _)) = changing.filter(|(request, _)| !asks && (1..=count).contains(request)) {
+    let Some(picked) = opened(app).map(|view| &mut view.picked) else { return };
+    if let Some((request, _)) = picked.changing.as_mut().filter(|(r, _)| !asks && (1..=count).contains(r)) {
         *request = 0;
+        picked.rename = None;
         send(app, Request::Sessions);
     }
 }
 
-/// A note below the open list, which hides the transcript.
-pub(in super::super) fn noted(app: &mut App, text: &str) {
-    if opened(app).is_some() {
-        hint(app, clean(text), LONG_HINT_MS);
-    }
+/// A note below the open list, which hides the transcript. A new name that was refused stays to be changed.
+pub(in super::super) fn noted(app: &mut App, level: Level, text: &str) {
+    let Some(view) = opened(app) else { return };
+    view.picked.changing.take_if(|_| level != Level::Info && view.picked.rename.is_some());
+    hint(app, text, LONG_HINT_MS);
 }
 
-/// Sends a request that changes a session and selects the session `then` once it is done; false while that is refused.
-fn change(app: &mut App, request: Request, then: String) -> bool {
-    let may = may_lead(app);
-    if may {
+/// Sends a request that changes a session and selects the session `then` once it is done.
+fn change(app: &mut App, request: Request, then: String) {
+    if may_lead(app) {
         send(app, request);
         let sent = app.sent;
         if let Some(view) = opened(app) {
             view.picked.changing = Some((sent, then));
         }
     }
-    may
 }
 
 /// Keys of the list of sessions; false for all others.
@@ -137,12 +131,10 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
             Code::Esc => picked.rename = None,
             Code::Enter => {
                 let (session, name) = (renamed.clone(), name.trim().to_owned());
-                if name != session && app.sessions.iter().any(|row| row.name == name) {
-                    hint(app, format!("There is a session \"{name}\" already."), LONG_HINT_MS);
-                    return true;
-                }
-                if name.is_empty() || change(app, Request::RenameOther { session, name: name.clone() }, name) {
-                    opened(app).into_iter().for_each(|view| view.picked.rename = None);
+                if name.is_empty() {
+                    picked.rename = None;
+                } else {
+                    change(app, Request::RenameOther { session, name: name.clone() }, name);
                 }
             }
             Code::Backspace => drop(name.pop()),
@@ -163,7 +155,7 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
             show(app, picked);
         }
         (Code::F(2), Some(name)) => picked.rename = Some((name, String::new())),
-        (Code::Delete, Some(name)) => drop(change(app, Request::Delete(Some(name)), String::new())),
+        (Code::Delete, Some(name)) => change(app, Request::Delete(Some(name)), String::new()),
         (Code::F(3), Some(name)) => {
             send(app, Request::Pin(Some(name)));
             send(app, Request::Sessions);

@@ -1,7 +1,6 @@
 //! Notices about sessions off screen.
 
 use super::super::acts::notify;
-use super::super::cleaned::{clean, opened};
 use super::super::{App, Redraw};
 use super::switch::go_on;
 use super::{Mark, called};
@@ -11,7 +10,7 @@ use crate::runtime::protocol::{Activity, Level, Notice};
 
 pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -> Redraw {
     if let Notice::Session(view) = &notice {
-        app.open.set_list(opened(view.opened.clone()));
+        app.open.set_list(view.opened.clone());
     }
     let requests = app.requests;
     let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
@@ -46,7 +45,6 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
         }
         Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
         Notice::Input { text, editing } => {
-            let text = clean(&text);
             match &mut away.refused {
                 // Separate from the cut buffer, which another session may overwrite.
                 _ if away.composer.is_empty() => {

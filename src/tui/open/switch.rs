@@ -123,6 +123,8 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     if old == serial || old == 0 {
         return app.open.set_list(opened);
     }
+    // Notes are about the session that is left.
+    (app.hint, app.refusal) = (None, None);
     let leaving = app.open.leaving.take();
     let at_work = app.has_work();
     let question = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());

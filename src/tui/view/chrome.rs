@@ -2,9 +2,11 @@
 
 use ratatui::layout::{Position, Rect};
 
-use crate::tui::App;
+use crate::core::{bytes, percent};
+use crate::runtime::protocol::{Activity, SaveState};
 use crate::tui::cells::{ellipsis, width};
-use crate::tui::keys::Action;
+use crate::tui::entry::grouped;
+use crate::tui::keys::{Action, TAKE_UP};
 use crate::tui::layout::{Regions, banner_text, note_rows};
 use crate::tui::open::{Mark, called};
 use crate::tui::options::PANEL_FROM;
@@ -12,6 +14,7 @@ use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span, first_rows};
 use crate::tui::status;
 use crate::tui::wrap::wrap_text;
+use crate::tui::{App, Phase};
 
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let (saved, role) = status::saved(app);
@@ -95,7 +98,7 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 
 pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     let Some((number, name, mark, _)) = app.open.other(app.size.0) else { return };
-    let bar = painter.theme.bar();
+    let bar = painter.bar();
     let between = regions.between;
     for line in 0..between.height {
         painter.text(between, line, bar, Role::Rule);
@@ -173,40 +176,138 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     (x < area.right() && y < area.bottom()).then_some(Position { x, y })
 }
 
+/// A part of the status line; the one with the highest number is dropped first.
+struct Part {
+    priority: u8,
+    right: bool,
+    span: Span,
+}
+
+fn activity(app: &App) -> (String, Role) {
+    if app.phase != Phase::Running {
+        return ("saving".into(), Role::Heading);
+    }
+    let text = match &app.activity {
+        Activity::Idle if app.busy() => "sending".into(),
+        Activity::Idle if status::parked(app) => return ("parked".into(), Role::Dim),
+        Activity::Idle => return ("idle".into(), Role::Dim),
+        Activity::Starting { what } => what.clone(),
+        Activity::Reading(r) => {
+            let left = status::seconds_left(r).map_or(String::new(), |s| format!(" {} left", status::duration(s)));
+            let speed =
+                if r.tokens_per_s > 0.0 { format!("{} t/s  ", grouped(r.tokens_per_s as u64)) } else { String::new() };
+            format!("reading {speed}{}%{left}", percent(r.done, r.total))
+        }
+        Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
+        Activity::Answering { tokens_per_s } => format!("gen {}", status::writing_speed(app, *tokens_per_s)),
+        Activity::Restoring { tokens, share } => {
+            let percent = share.map_or(String::new(), |s| format!(" {:.0}%", 100.0 * s));
+            format!("restoring {} tokens{percent}", grouped(*tokens))
+        }
+        Activity::Stopping => "stopping".into(),
+        Activity::Busy { what } | Activity::Background { what } => what.clone(),
+    };
+    (text, Role::Heading)
+}
+
+fn parts(app: &App) -> Vec<Part> {
+    let part =
+        |right: bool| move |priority, text: String, role: Role| Part { priority, right, span: Span::new(text, role) };
+    let (left, right) = (part(false), part(true));
+    let (text, role) = activity(app);
+    let idle = app.phase == Phase::Running && app.activity == Activity::Idle && !app.busy();
+    let mut parts = vec![left(1, text, role)];
+    if let Some(model) = app.model.as_ref().filter(|_| idle) {
+        parts.push(left(5, format!("{} on {}", model.name, model.device), Role::Dim));
+    }
+    let m = &app.meters;
+    if let Some(context) = status::context(app) {
+        let role = if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim };
+        parts.push(right(3, context, role));
+    }
+    match &app.save {
+        SaveState::NotSaved(_) => parts.push(left(2, "NOT SAVED".into(), Role::Alert)),
+        SaveState::TextOnly(_) => parts.push(left(2, "state not saved".into(), Role::Warn)),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off if idle => {
+            let (text, role) = status::saved(app);
+            parts.push(right(4, text, role));
+        }
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
+    }
+    let memory = &m.model.memory;
+    if !idle && m.model.device_kind == "cuda" && memory.total > 0 {
+        let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
+        parts.push(right(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
+    } else if !idle && memory.used > 0 {
+        parts.push(right(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
+    }
+    parts
+}
+
 pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let mut parts = status::parts(app);
-    while parts.iter().map(|p| width(&p.text) + 3).sum::<usize>() > usize::from(area.width) {
+    let mut parts = parts(app);
+    while parts.iter().map(|p| width(&p.span.text) + 3).sum::<usize>() > usize::from(area.width) {
         let worst = parts.iter().map(|p| p.priority).max().unwrap_or(0);
         match parts.iter().rposition(|p| p.priority == worst && worst > 1) {
             Some(i) => drop(parts.remove(i)),
             None => break,
         }
     }
-    let spans = |right: bool| -> Vec<Span> {
-        let mut out = Vec::new();
-        for p in parts.iter().filter(|p| p.right == right) {
-            if !out.is_empty() {
-                out.push(Span::new("   ", Role::Dim));
-            }
-            out.push(Span::new(p.text.clone(), p.role));
-        }
-        out
+    let side = |right: bool| -> Vec<Span> {
+        let spans = parts.iter().filter(|p| p.right == right).map(|p| p.span.clone());
+        let apart = spans.flat_map(|span| [Span::new("   ", Role::Dim), span]);
+        apart.skip(1).collect()
     };
-    painter.spans(area, 0, 1, &spans(false));
-    painter.right_spans(area, 0, 1, &spans(true));
+    painter.spans(area, 0, 1, &side(false));
+    painter.right_spans(area, 0, 1, &side(true));
+}
+
+/// The keys of the moment and what they do; empty names are keys that are not bound.
+fn keys(app: &App) -> Vec<(String, &str)> {
+    if app.overlay.is_some() || !app.questions.is_empty() {
+        return Vec::new();
+    }
+    let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();
+    let fixed = |(key, what): (&str, &'static str)| (key.to_owned(), what);
+    if app.open.transcript.selected().is_some() && app.open.composer.is_empty() {
+        let keys = [("y", "copy"), ("e", "edit"), ("r", "again"), ("f", "fork"), ("Enter", "open"), ("Esc", "back")];
+        return keys.map(fixed).to_vec();
+    }
+    if app.open.editing.is_some() {
+        return vec![(key(Action::Send), "send as a new branch"), fixed(("Esc", "leave it"))];
+    }
+    let mut keys: Vec<(String, &str)> = Vec::new();
+    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+        keys.push((key(Action::Escape), if app.activity.is_loading() { "stop loading" } else { "stop" }));
+        keys.push((key(Action::Send), "queue"));
+        keys.extend(app.answers_elsewhere().then(|| fixed(("/aside", "answers at once"))));
+    } else {
+        keys.extend(app.activity.is_background().then(|| (key(Action::Escape), "stop")));
+        keys.extend([(key(Action::Send), "send"), (key(Action::Newline), "newline")]);
+    }
+    if app.size.0 >= PANEL_FROM {
+        keys.extend([(key(Action::Panel), "panel"), (key(Action::HistorySearch), "history")]);
+    }
+    keys.extend([fixed(("/", "commands")), (key(Action::Help), "help")]);
+    keys.extend(app.set_aside.as_ref().map(|page| (TAKE_UP.to_string(), page.name())));
+    keys
 }
 
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let cells = usize::from(area.width).saturating_sub(1);
+    if let Some((text, _)) = &app.hint {
+        painter.spans(area, 0, 1, &[Span::new(ellipsis(text, cells), Role::Warn)]);
+        return;
+    }
     let (mut spans, mut used) = (Vec::new(), 0);
-    // A key and what it does are shown whole or not at all.
-    for part in status::hint_line(app).chunks(2) {
-        let text: String = part.iter().map(|(text, _)| text.as_str()).collect();
-        if used > 0 && used + width(text.trim_end()) > cells {
+    for (key, what) in keys(app).into_iter().filter(|(key, _)| !key.is_empty()) {
+        let wanted = width(&key) + 1 + width(what);
+        // A key and what it does are shown whole or not at all.
+        if used > 0 && used + wanted > cells {
             break;
         }
-        used += width(&text);
-        spans.extend(part.iter().map(|(text, role)| Span::new(ellipsis(text, cells), *role)));
+        used += wanted + 3;
+        spans.extend([Span::new(key, Role::Key), Span::new(format!(" {what}   "), Role::Dim)]);
     }
     painter.spans(area, 0, 1, &spans);
 }

@@ -1,6 +1,6 @@
 //! Draws the state into cells. Reads only.
 //!
-//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which `theme` adapts to the terminal.
+//! `tui::layout` supplies places, `tui` rows of text, and the palette colours, which `paint` adapts to the terminal.
 //! The terminal's cursor is at the caret, or hidden when typing is impossible.
 
 mod chrome;
@@ -15,14 +15,12 @@ use crate::tui::layout::{MIN_SIZE, question_rows, regions, shown_question};
 use crate::tui::overlay::Overlay;
 use crate::tui::paint::Painter;
 use crate::tui::rows::Role;
-use crate::tui::theme::Theme;
 use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question, Standing, question};
 
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
-    let theme = Theme::new(&app.config, app.palette());
     let area = frame.area();
-    let mut painter = Painter::new(frame.buffer_mut(), theme);
+    let mut painter = Painter::new(frame.buffer_mut(), &app.config, app.palette());
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let text = format!("Window too small ({}x{}). Needs {}x{}.", area.width, area.height, MIN_SIZE.0, MIN_SIZE.1);
         return painter.rows(area, 0, 0, &wrap_text(&text, Role::Text, usize::from(area.width).max(1)));

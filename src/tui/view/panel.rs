@@ -23,9 +23,9 @@ struct Lines<'p, 'b> {
 
 impl Lines<'_, '_> {
     fn title(&mut self, title: &str) {
-        let [tl, tr, _, _, ml, mr] = self.painter.theme.corners();
+        let [tl, tr, _, _, ml, mr] = self.painter.corners();
         let (left, right) = if self.at == 0 { (tl, tr) } else { (ml, mr) };
-        let dash = self.painter.theme.dash();
+        let dash = self.painter.dash();
         let room = usize::from(self.area.width).saturating_sub(width(title) + 5);
         let text = format!("{left}{dash} {title} {}{right}", dash.repeat(room));
         self.painter.text(self.area, self.at, &text, Role::Rule);
@@ -44,7 +44,7 @@ impl Lines<'_, '_> {
         if self.at + 1 >= self.area.height {
             return;
         }
-        let bar = self.painter.theme.bar();
+        let bar = self.painter.bar();
         let used: usize = spans.iter().map(|s| width(&s.text)).sum();
         let mut row = vec![Span::new(format!("{bar} "), Role::Rule)];
         row.extend(spans);
@@ -168,7 +168,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         lines.line(&speeds.join("   "), Role::Text);
     }
     if app.speeds.len() > 1 {
-        let line = sparkline(app, lines.painter.theme.sparks(), lines.cells());
+        let line = sparkline(app, lines.painter.sparks(), lines.cells());
         lines.line(&line, Role::Key);
     }
     if m.ttft_ms > 0.0 {
@@ -209,7 +209,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     while lines.room() > 0 {
         lines.line("", Role::Text);
     }
-    let [_, _, bl, br, ..] = painter.theme.corners();
-    let foot = format!("{bl}{}{br}", painter.theme.dash().repeat(usize::from(area.width).saturating_sub(2)));
+    let [_, _, bl, br, ..] = painter.corners();
+    let foot = format!("{bl}{}{br}", painter.dash().repeat(usize::from(area.width).saturating_sub(2)));
     painter.text(area, area.height.saturating_sub(1), &foot, Role::Rule);
 }

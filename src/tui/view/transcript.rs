@@ -10,7 +10,7 @@ use crate::tui::entry::grouped;
 use crate::tui::greeting::greeting;
 use crate::tui::keys::Action;
 use crate::tui::layout::greeting_height;
-use crate::tui::list::first_row;
+use crate::tui::lists::first_row;
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{duration, seconds_left};
@@ -27,7 +27,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
 
 pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
     let window = text.window();
-    let bar = painter.theme.bar();
+    let bar = painter.bar();
     for (line, (entry, row)) in window.iter().enumerate() {
         let Ok(line) = u16::try_from(first + line) else { break };
         let Some(e) = text.entries().get(*entry) else { continue };
@@ -85,7 +85,7 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
         new => [Some(format!("{} below", counted(new as u64, "new line"))), does("follows")],
     };
     let text = format!(" {} ", words.into_iter().flatten().collect::<Vec<_>>().join(", "));
-    let dash = painter.theme.dash().to_string();
+    let dash = painter.dash().to_string();
     let cells = usize::from(area.width).saturating_sub(width(&text));
     painter.spans(
         area,

@@ -449,7 +449,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     // In the lists where letters do something else, too.
     s.press("esc").notify(Notice::Timeline(timeline()));
     let at = |s: &Stage| match &s.app.overlay {
-        Some(Overlay::List(view)) => Some(view.list.selected_index()),
+        Some(Overlay::List(view)) => Some(view.selected_index()),
         _ => None,
     };
     s.type_text("k");

@@ -391,6 +391,16 @@ fn dropped_paths_are_offered_for_loading() {
     s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
     s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
     assert_eq!(s.app.open.composer.text(), "/tmp/x /no/such");
+    // A terminal sends the ends of pasted lines as carriage returns.
+    for pasted in ["/tmp/x\r/tmp/my notes.txt", "/tmp/x\n/tmp/my notes.txt\n", "'/tmp/x'\r\n/tmp/my\\ notes.txt\r\n"] {
+        let (mut s, paths) = (open(80, 24), ["/tmp/x", "/tmp/my notes.txt"].map(String::from));
+        s.event(Event::Paste(pasted.into()));
+        assert_eq!(s.effects.pop(), Some(Effect::FindPaths(paths.to_vec())), "{pasted:?}");
+        s.event(Event::FoundPaths(paths.to_vec()));
+        assert!(s.screen().contains("Load 2 files?"), "{}", s.screen());
+        s.press("enter");
+        assert!(matches!(s.sent().as_slice(), [Request::Load { paths: sent, .. }] if *sent == paths));
+    }
     // Typing on before the files are known stays typing.
     let mut s = open(80, 24);
     s.event(Event::Paste("/tmp/x".into())).type_text("to").event(Event::FoundPaths(vec!["/tmp/x".into()]));

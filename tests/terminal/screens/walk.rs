@@ -224,12 +224,17 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.press("backspace").type_text("k");
         // A name that is taken stays in place to be changed.
         s.press("ctrl-u").type_text("contract").press("enter");
-        assert!(s.screen().contains("There is a session") && s.sent().is_empty(), "{}", s.screen());
+        let rename = |name: &str| Request::RenameOther { session: "日本語の本".into(), name: name.into() };
+        assert_eq!(s.sent(), [rename("contract")]);
+        let refusal = "A session called \"contract\" exists: choose another name.";
+        s.notify(Notice::Note(Level::Error, refusal.into())).notify(Notice::Activity(Activity::Idle));
+        let screen = s.screen();
+        assert!(screen.contains("A session called \"contract") && screen.contains(" new name: contract"), "{screen}");
+        assert_eq!(s.sent(), [], "nothing changed");
         s.press("ctrl-u").type_text("a book");
         assert!(s.screen().contains(" new name: a book"), "{}", s.screen());
         s.press("enter");
-        let rename = Request::RenameOther { session: "日本語の本".into(), name: "a book".into() };
-        assert_eq!(s.sent(), [rename]);
+        assert_eq!(s.sent(), [rename("a book")]);
         s.notify(Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [Request::Sessions]);
         rows[1].name = "a book".into();
@@ -238,6 +243,44 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.press("f2 esc esc");
         assert!(s.app.overlay.is_none() && s.sent().is_empty() && s.app.open.composer.is_empty());
     }
+}
+
+#[test]
+fn a_slash_in_the_list_of_sessions_is_a_search_in_texts_and_says_so() {
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        s.notify(Notice::Sessions(super::pages::sessions())).type_text("/herring");
+        let screen = s.screen();
+        for words in ["search all texts: /herring", "Enter searches the messages of all sessions", "Enter searches   "]
+        {
+            assert!(screen.contains(words), "{screen}");
+        }
+        assert!(!screen.contains("contract"), "{screen}");
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Search("herring".into())]);
+    }
+    let mut s = open(80, 24);
+    s.notify(Notice::Sessions(super::pages::sessions())).type_text("/new").press("ctrl-u");
+    assert!(s.screen().contains("contract") && s.sent().is_empty(), "{}", s.screen());
+}
+
+#[test]
+fn a_note_ends_with_the_next_key_and_with_its_session() {
+    let mut s = open(80, 24);
+    s.press("alt-2");
+    assert!(s.screen().contains("No other session is open"), "{}", s.screen());
+    s.type_text("x");
+    assert!(!s.screen().contains("No other session is open"), "{}", s.screen());
+    // A note about text that waits may arrive during typing: it is not gone before it can be read.
+    s.notify(Notice::Page { title: "/stats".into(), text: "numbers".into() }).type_text("y");
+    assert!(s.screen().contains("Ready: /stats."), "{}", s.screen());
+    s.wait(1_000).type_text("z");
+    assert!(!s.screen().contains("Ready: /stats.") && s.screen().contains("Shift-Tab /stats"), "{}", s.screen());
+    let mut s = Stage::new(80, 24).ready(gpu());
+    s.notify(Notice::Session(opened(1))).press("ctrl-x");
+    assert!(s.screen().contains("Nothing is queued"), "{}", s.screen());
+    s.notify(Notice::Session(opened(2)));
+    assert!(!s.screen().contains("Nothing is queued"), "{}", s.screen());
 }
 
 #[test]
