@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
-use super::report::{Measured, median};
+use super::report::median;
 use super::scratch::{MadeUp, ROOM, at_most, contexts, ledger, scratch, write};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
@@ -22,7 +22,7 @@ const PIECE: u64 = 32_768;
 const SHORTEST: u64 = 512;
 const QUESTION: &str = "Who counted the most lamps?";
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     at_most(args, 2, "two lengths here at most, of a document for /ask-all and of that for /when")?;
     let most = match context.config().model.max_context {
         0 => MAX_POSITIONS as u64 - ROOM,
@@ -53,7 +53,7 @@ fn in_scratch(
     each: u64,
     long: Option<u64>,
     folder: &Path,
-) -> Result<Measured, Failure> {
+) -> Result<Value, Failure> {
     let (text, _) = open::text(&open::model(context)?.name)?;
     context.note("putting documents on disk");
     let store = open::store(context)?;
@@ -100,7 +100,8 @@ fn in_scratch(
         return Err(failed(format!("{answered} of {} answered: {why}", rows.len())));
     }
     client.quit()?;
-    let figures = json!({
+    Ok(json!({
+        "machine": {"device": info.device},
         "answer_tokens": args.decode,
         "made_up_tokens": made_up_tokens,
         "save_gb_per_s": save_gb_per_s,
@@ -108,8 +109,7 @@ fn in_scratch(
             "documents": rows.len(), "answered": answered, "tokens_each": each, "first_ms": first_ms, "ms": ms,
         },
         "when": when,
-    });
-    Measured::on(&info.device, figures)
+    }))
 }
 
 /// Milliseconds of the first request, the median of [`REPEATS`] more, and the first result.

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::clients::{EngineClient, failed, greedy};
-use super::report::Measured;
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::{Model, Serving};
@@ -85,7 +84,7 @@ impl Load {
     }
 }
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
     let slots = context.config().serve.side_by_side;
     if let Some(clients) = args.sequences.iter().find(|clients| **clients > slots) {
@@ -131,10 +130,9 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
             "share": served.tokens_per_s() / engine.tokens_per_s().max(1e-9),
         })
     });
-    let figures = json!({
-        "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows.collect::<Vec<_>>(),
-    });
-    Measured::on(&device, figures)
+    let rows: Vec<Value> = rows.collect();
+    let machine = json!({ "device": device });
+    Ok(json!({"machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows}))
 }
 
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {

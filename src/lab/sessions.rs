@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
-use super::report::{Measured, Samples, ms};
+use super::report::{Samples, ms};
 use super::scratch::{MadeUp, SAVING, at_most, contexts, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};
@@ -32,7 +32,7 @@ const NAME: &str = "measured";
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     at_most(args, 1, "one length here, the session's")?;
     let tokens = contexts(args, &[if cpu { TOKENS } else { TOKENS_GPU }], 1..=longest(context), "")?[0];
@@ -45,7 +45,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
     in_scratch(&own, args, tokens, folder.path())
 }
 
-fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<Measured, Failure> {
+fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<Value, Failure> {
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
     let body = ledger(&text, tokens)?;
@@ -115,7 +115,8 @@ fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -
             "read_gb_per_s": rate(read_ms), "share_of_read_rate": read_ms / ms.max(1e-6),
         })
     };
-    let figures = json!({
+    Ok(json!({
+        "machine": {"device": info.device},
         "tokens": position,
         "state_bytes": bytes,
         "made_up_tokens": made_up.map_or(0, |(tokens, _)| tokens),
@@ -132,8 +133,7 @@ fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -
         "equal_bits": equal_bits,
         "session_list": session_list,
         "inter_token": inter_token,
-    });
-    Measured::on(&info.device, figures)
+    }))
 }
 
 /// The last segment of the measured session, and the bytes of its state on disk.
