@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
 use super::report::{Samples, ms};
-use super::scratch::{MadeUp, SAVING, at_most, contexts, ledger, longest, message, scratch, write};
+use super::scratch::{MadeUp, all_saved, at_most, contexts, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
@@ -19,7 +19,7 @@ use crate::core::transcript::Role;
 use crate::engine::protocol::BUILT_IN;
 use crate::runtime::protocol::{LoadOptions, Request};
 use crate::runtime::session_rows;
-use crate::store::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
+use crate::store::{Change, Limits, NewSession, RealDisk, Save, SegmentId, SessionFilter, Store, Writer};
 
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
@@ -180,9 +180,5 @@ fn fill(store: Arc<Store>, sessions: usize) -> Result<(), Failure> {
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(store, events)?;
     writer.save(Save { changes, images: Vec::new() });
-    writer.close(Instant::now() + SAVING).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-    match outcome.iter().find(|e| !matches!(e, SaveEvent::Named { .. } | SaveEvent::Text { .. })) {
-        Some(SaveEvent::Saved { .. }) => Ok(()),
-        other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
-    }
+    all_saved(writer, &outcome)
 }

@@ -174,7 +174,7 @@ impl<B: Backend> Replay<'_, '_, B> {
         if checked && f.precision == Precision::Single {
             sums.insert(spec.mixers.len() + 1, logit_sums);
             for (i, error) in checksum_errors(&sums, &f.floats("checksums")?) {
-                f.add(&format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
+                f.add(&format!("checksums[{i}]"), Outcome::compared(error, 1e-5));
             }
         }
         let positions = "selected_rows_positions";
