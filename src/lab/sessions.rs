@@ -42,10 +42,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     if args.fill == FillArg::Random {
         config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
     }
-    in_scratch(&own, args, tokens, folder.path())
-}
-
-fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<Value, Failure> {
+    let (context, folder) = (&own, folder.path());
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
     let body = ledger(&text, tokens)?;
