@@ -247,9 +247,9 @@ fn within<B: Backend, T>(
     work: impl FnOnce(&mut Subject<B>) -> Result<T>,
 ) -> Result<T> {
     s.live.swap(s.b, sequence)?;
-    let done = work(s)?;
+    let done = work(s);
     s.live.swap(s.b, sequence)?;
-    Ok(done)
+    done
 }
 
 /// The paths in shared passes. A path without others has passes of its own.
