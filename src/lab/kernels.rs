@@ -42,8 +42,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         }
     };
     let progress = |text: &str| context.note(text);
-    let mut checks = Checks::default();
-    checks.progress = Some(&progress);
+    let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
     let extent = match (device.info().emulated, args.tuning.limits) {
