@@ -10,9 +10,9 @@ mod steps;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::report::{self, Measured};
+use super::report::{joined, ms};
 use super::subject::Subject;
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
@@ -29,24 +29,23 @@ const CONTEXTS: [usize; 2] = [512, 32_768];
 /// The first steps of each kind do not count: they load kernels and capture CUDA graphs.
 const WARM_UP: usize = 4;
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
-    let (machine, rows) = on_device(context, args).map_err(|e| match e.downcast::<Failure>() {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
+    on_device(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
         Err(e) => {
             let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
             Failure::new(exit, format!("{e:#}"))
         }
-    })?;
-    Ok(Measured { machine, figures: json!({"fill": args.fill, "decode_steps": args.decode, "results": rows}) })
+    })
 }
 
-fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<Row>)> {
+fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
     let Chosen { name: model, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
-    Ok(match devices::open(&context.config().model, &args.tuning, false)? {
+    let checkpoint = open::checkpoint(context, &model)?;
+    let (machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(mut cpu, note) => {
-            let rows = bench(&mut *cpu, &open::checkpoint(context, &model)?, args, None)?;
-            (json!({"device": "cpu", "note": note}), rows)
+            (json!({"device": "cpu", "note": note}), bench(&mut *cpu, &checkpoint, args, None)?)
         }
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
@@ -60,12 +59,11 @@ fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<(Value, Vec<
                 "notes": cuda.notes(),
             });
             let read = real.then_some(ceilings.read_gb_per_s);
-            (machine, bench(&mut *cuda, &open::checkpoint(context, &model)?, args, read)?)
+            (machine, bench(&mut *cuda, &checkpoint, args, read)?)
         }
-    })
+    };
+    Ok(json!({"machine": machine, "fill": args.fill, "decode_steps": args.decode, "results": rows}))
 }
-
-type Row = Map<String, Value>;
 
 struct Bench<'a, B: DraftOps> {
     s: Subject<'a, B>,
@@ -85,11 +83,9 @@ fn bench<B: DraftOps>(
     checkpoint: &Checkpoint,
     args: &BenchArgs,
     read_gb_per_s: Option<f64>,
-) -> anyhow::Result<Vec<Row>> {
-    let mut contexts = args.context.iter().map(|c| usize::try_from(*c)).collect::<Result<Vec<usize>, _>>()?;
-    if contexts.is_empty() {
-        contexts.extend(CONTEXTS);
-    }
+) -> anyhow::Result<Vec<Value>> {
+    let given: Vec<usize> = args.context.iter().map(|context| *context as usize).collect();
+    let mut contexts = if given.is_empty() { CONTEXTS.to_vec() } else { given };
     // Room for the tokens that the parts read or decode after a context: the longest context ends this far below the
     // limit.
     let reserve = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
@@ -126,27 +122,21 @@ fn bench<B: DraftOps>(
     let mut rows = Vec::new();
     for context in contexts {
         let (weights, prefill) = (checkpoint.weights_name(), checkpoint.prefill().name());
-        let mut row = fields(json!({"context": context, "weights": weights, "prefill": prefill, "load_s": load_s}));
-        bench.context(context, &mut row).with_context(|| format!("at a context of {context}"))?;
-        rows.push(row);
+        let row = json!({"context": context, "weights": weights, "prefill": prefill, "load_s": load_s});
+        rows.push(bench.context(context, row).with_context(|| format!("at a context of {context}"))?);
     }
     Ok(rows)
 }
 
-fn fields(figures: Value) -> Row {
-    match figures {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
-}
-
 impl<B: DraftOps> Bench<'_, B> {
-    fn context(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
+    /// The figures of all parts at this context, added to `row`.
+    fn context(&mut self, context: usize, row: Value) -> anyhow::Result<Value> {
         type Part<S> = fn(&mut S) -> anyhow::Result<Value>;
-        row.extend(fields(match self.args.fill {
+        let filled = match self.args.fill {
             FillArg::Read => self.read_whole(context)?,
             FillArg::Random => self.fill_and_sample(context)?,
-        }));
+        };
+        let mut row = joined(row, filled);
         self.frontier = self.s.end()?;
         let args = self.args;
         let parts: [(bool, Part<Self>); 7] = [
@@ -159,10 +149,10 @@ impl<B: DraftOps> Bench<'_, B> {
             (!args.no_save, Self::save_and_restore),
         ];
         for (_, part) in parts.into_iter().filter(|(wanted, _)| *wanted) {
-            row.extend(fields(part(self)?));
+            row = joined(row, part(self)?);
             self.s.back(&self.frontier)?;
         }
-        Ok(())
+        Ok(row)
     }
 
     fn memory(&mut self) -> anyhow::Result<Value> {
@@ -181,7 +171,7 @@ impl<B: DraftOps> Bench<'_, B> {
         for _ in 0..warm_up + count {
             let begun = Instant::now();
             step(self)?;
-            times.push(report::ms(begun));
+            times.push(ms(begun));
         }
         Ok(times.split_off(warm_up))
     }

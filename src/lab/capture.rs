@@ -10,16 +10,16 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::backend::prelude::*;
+use crate::backend::draft::DraftOps;
 use crate::cli::args::{DraftCommand, TuningArgs};
 use crate::cli::devices::{self, Chosen, Opened};
 use crate::cli::{Context, Exit, Failure, open};
-use crate::core::spec::ModelSpec;
 use crate::core::{bytes, counted};
-use crate::engine::protocol::{Cancel, DraftChoice, Token};
+use crate::engine::open_head;
+use crate::engine::protocol::{Cancel, Token};
 use crate::model::capture::Recorder;
-use crate::model::draft::{DraftConfig, DraftOptions};
-use crate::model::{Checkpoint, Model, demo_draft};
+use crate::model::draft::DraftConfig;
+use crate::model::{Checkpoint, Model};
 use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::safe_name;
 use crate::text::sources::{self, SourceOptions};
@@ -76,25 +76,6 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
     out.join(format!("sample-{number:06}.safetensors"))
 }
 
-fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
-    let no_model = |why: String| Failure::new(Exit::NoModel, why);
-    let of = |config: &str| {
-        let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
-        config.map(|c| c.aux_layers).map_err(|e| no_model(e.to_string()))
-    };
-    let in_folder = |folder: &Path| {
-        let file = folder.join("config.json");
-        of(&std::fs::read_to_string(&file).map_err(|e| no_model(format!("{}: {e}", file.display())))?)
-    };
-    let own = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
-    match (open::draft(context)?, own) {
-        (DraftChoice::Folder(folder), _) => in_folder(&folder),
-        (DraftChoice::Auto, Some(folder)) => in_folder(&folder),
-        (DraftChoice::Auto, None) if checkpoint.is_built_in() => of(demo_draft()?.0),
-        (DraftChoice::Auto | DraftChoice::Off, _) => Ok(DraftConfig::default_aux_layers(spec.mixers.len())),
-    }
-}
-
 struct Job<'a> {
     context: &'a Context,
     text: TextModel,
@@ -105,14 +86,17 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run<B: Backend>(&self, mut b: B, name: &str) -> Result<Exit, Failure> {
+    fn run<B: DraftOps>(&self, mut b: B, name: &str) -> Result<Exit, Failure> {
         let begun = Instant::now();
         let checkpoint = Checkpoint::open(name)?;
         let model = Model::load(&mut b, &checkpoint, |_| {})?;
-        let layers = layers(self.context, &checkpoint, model.spec())?;
+        let head = open_head(&mut b, &model, &checkpoint, &open::draft(self.context)?);
+        let layers = match head.map_err(|e| Failure::new(Exit::NoModel, e.to_string()))? {
+            Some(head) => head.aux_layers().to_vec(),
+            None => DraftConfig::default_aux_layers(model.spec().mixers.len()),
+        };
         let mut recorder = Recorder::new(&mut b, &model, self.length, &layers)?;
-        let answer =
-            usize::try_from(self.context.config().sampling.max_tokens).unwrap_or(usize::MAX).min(self.length / 4);
+        let answer = (self.context.config().sampling.max_tokens as usize).min(self.length / 4);
         let (mut samples, mut tokens, mut written, mut size) = (0, 0, 0, 0);
         for document in self.documents {
             let document_name = safe_name(&document.name);
@@ -123,10 +107,7 @@ impl Job<'_> {
                 if prompt.len() + answer > self.length {
                     match halves(piece) {
                         Some((first, second)) => pieces.extend([second, first]),
-                        None => {
-                            let line = format!("{document_name}: a piece does not fit into --length {}", self.length);
-                            self.context.note(&line);
-                        }
+                        None => self.context.note(&format!("{document_name}: a piece does not fit into --length")),
                     }
                     continue;
                 }
@@ -143,8 +124,8 @@ impl Job<'_> {
                 written += sample.completion_tokens();
                 size += std::fs::metadata(&path).map_or(0, |m| m.len());
             }
-            self.context
-                .note(&format!("{document_name}: {}, {tokens} tokens so far", counted(samples as u64, "sample")));
+            let made = counted(samples as u64, "sample");
+            self.context.note(&format!("{document_name}: {made}, {tokens} tokens so far"));
         }
         if samples == 0 {
             return Err(Failure::new(Exit::Failure, "no piece of these documents fits").hint("Raise --length"));

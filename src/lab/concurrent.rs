@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::clients::{EngineClient, greedy};
-use super::report::{Measured, median, ms};
+use super::report::{median, ms};
 use super::scratch::{contexts, moved};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
@@ -29,7 +29,7 @@ const CHAT: u64 = 4_096;
 /// Tokens of an answer that lasts longer than the read.
 const LONGEST: u64 = 8_192;
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     if !args.sequences.is_empty() {
         let what = format!("{FORKS} forks and {CROWD} conversations");
         return Err(Failure::usage(format!("--sequences cannot be chosen here: {what} are measured, leave it out")));
@@ -54,7 +54,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
         let (fork, read) = (bench.forks(tokens)?, bench.read(tokens)?);
         rows.push(json!({"context": tokens, "fork": fork, "read": read, "crowd": bench.crowd(tokens)?}));
     }
-    Measured::on(&bench.client.end(), json!({ "results": rows }))
+    Ok(json!({"machine": {"device": bench.client.end()}, "results": rows}))
 }
 
 struct Bench<'a> {

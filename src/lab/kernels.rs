@@ -16,8 +16,6 @@ mod whole;
 pub use operations::operations;
 pub use whole::run as whole_model;
 
-use std::fmt::Write as _;
-
 use serde_json::json;
 
 use crate::backend::cpu::Cpu;
@@ -28,6 +26,7 @@ use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 use crate::config::settings::Device;
 use checks::{Checks, Extent};
+use rates::Rates;
 
 /// Runs the selected checks, or measures the rates. Exit code 1 for a miss.
 pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
@@ -43,8 +42,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         }
     };
     let progress = |text: &str| context.note(text);
-    let mut checks = Checks::default();
-    checks.progress = Some(&progress);
+    let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
     let extent = match (device.info().emulated, args.tuning.limits) {
@@ -57,48 +55,34 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         drop(device);
         whole_model(&mut checks, || open(false).map_err(|f| f.message), extent);
     }
-    let (mut speeds, mut ceilings, mut broken) = (Vec::new(), None, Vec::new());
-    if args.rates {
-        let mut device = open(false)?;
-        let measured = device.ceilings(2 << 30, 8192).and_then(|measured| {
-            ceilings = Some(measured);
-            let mut rates = rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
-            let ended = rates.run();
-            (speeds, broken) = (rates.list, rates.failed);
-            ended
-        });
-        broken.extend(measured.err().map(|e| ("rates".to_owned(), e.to_string())));
-    }
+    let rates = if args.rates { rates::measure(&mut open(false)?) } else { Rates::default() };
     let missed = checks.failed().count();
-    let ok = missed == 0 && broken.is_empty();
+    let ok = missed == 0 && rates.failed.is_empty();
     let as_json = || {
         json!({
             "device": name, "gemm_library": gemms, "ok": ok, "missed": missed, "checks": checks.list,
-            "ceilings": ceilings, "rates": speeds, "rates_failed": broken,
+            "ceilings": rates.ceilings, "rates": rates.list, "rates_failed": rates.failed,
         })
     };
     let as_text = || {
-        let mut out = format!("{name}; GEMMs by {}\n", gemms.as_deref().unwrap_or("the program's own kernel"));
-        // Writing to a string cannot fail.
-        for c in &checks.list {
-            let (word, error) =
-                (if c.ok { "ok" } else { "MISS" }, c.error.map_or(String::new(), |e| format!("{e:.2e}")));
-            let _ = writeln!(out, "{word:>4} {:<60} {error:>9} {}", c.name, c.message.as_deref().unwrap_or_default());
-        }
-        if let Some(c) = &ceilings {
+        let mut lines = vec![format!("{name}; GEMMs by {}", gemms.as_deref().unwrap_or("the program's own kernel"))];
+        lines.extend(checks.list.iter().map(|c| {
+            let word = if c.ok { "ok" } else { "MISS" };
+            let error = c.error.map_or(String::new(), |e| format!("{e:.2e}"));
+            format!("{word:>4} {:<60} {error:>9} {}", c.name, c.message.as_deref().unwrap_or_default())
+        }));
+        lines.extend(rates.ceilings.iter().map(|c| {
             let (read, copy, gemm) = (c.read_gb_per_s, c.copy_gb_per_s, c.gemm_tflops);
-            let _ = writeln!(out, "ceilings: read {read:.0} GB/s, copy {copy:.0} GB/s, GEMM {gemm:.0} TFLOP/s");
-        }
-        for r in &speeds {
+            format!("ceilings: read {read:.0} GB/s, copy {copy:.0} GB/s, GEMM {gemm:.0} TFLOP/s")
+        }));
+        lines.extend(rates.list.iter().map(|r| {
             let (ms, gb, tflops, share) = (r.ms, r.gb_per_s, r.tflops, 100.0 * r.share);
             let speed = format!("{ms:>9.4} ms {gb:>7.0} GB/s {tflops:>7.1} TFLOP/s {share:>5.1}% of {}", r.ceiling);
-            let _ = writeln!(out, "{:<44} {speed}", r.name);
-        }
-        for (what, why) in &broken {
-            let _ = writeln!(out, "MISS {what}: {why}");
-        }
-        let _ = write!(out, "{} checks, {missed} missed", checks.list.len());
-        out
+            format!("{:<44} {speed}", r.name)
+        }));
+        lines.extend(rates.failed.iter().map(|(what, why)| format!("MISS {what}: {why}")));
+        lines.push(format!("{} checks, {missed} missed", checks.list.len()));
+        lines.join("\n")
     };
     context.result(as_json, as_text)?;
     Ok(if ok { Exit::Ok } else { Exit::Failure })

@@ -60,6 +60,15 @@ impl Part {
     }
 }
 
+/// Writes the rows of a layer's next pass, each buffer with its width. Outputs are NaN before it: an unwritten element
+/// shows.
+fn write<B: Backend>(b: &mut B, x: (&mut B::Buf, usize), o: (&mut B::Buf, usize), rows: &[f32]) -> Result<()> {
+    let count = rows.len() / x.1;
+    b.write(x.0, rows)?;
+    b.set_tokens(&vec![0; count])?;
+    b.write(o.0, &vec![f32::NAN; count * o.1])
+}
+
 pub fn lightning_spec(heads: usize, head_dim: usize, rope_theta: Option<f64>) -> LightningSpec {
     LightningSpec {
         heads,
@@ -109,12 +118,8 @@ impl<B: Backend> Lightning<B> {
         b.write_state(&mut self.state, self.start.as_ref())
     }
 
-    /// Writes the rows of the next pass. Outputs are NaN before it: an unwritten element shows.
     pub fn write(&mut self, b: &mut B, rows: &[f32]) -> Result<()> {
-        let count = rows.len() / self.width;
-        b.write(&mut self.x, rows)?;
-        b.set_tokens(&vec![0; count])?;
-        b.write(&mut self.o, &vec![f32::NAN; count * self.spec.heads * self.spec.head_dim])
+        write(b, (&mut self.x, self.width), (&mut self.o, self.spec.heads * self.spec.head_dim), rows)
     }
 
     pub fn mix(&mut self, b: &mut B, pass: Pass) -> Result<()> {
@@ -213,12 +218,8 @@ impl<B: Backend> Sparse<B> {
         b.seek(position)
     }
 
-    /// Writes the rows of the next pass. Outputs are NaN before it.
     pub fn write(&mut self, b: &mut B, rows: &[f32]) -> Result<()> {
-        let count = rows.len() / self.width;
-        b.write(&mut self.x, rows)?;
-        b.set_tokens(&vec![0; count])?;
-        b.write(&mut self.o, &vec![f32::NAN; count * self.spec.heads * self.spec.head_dim])
+        write(b, (&mut self.x, self.width), (&mut self.o, self.spec.heads * self.spec.head_dim), rows)
     }
 
     /// Appends the pass's keys and values, and chooses blocks for its rows.

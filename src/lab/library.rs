@@ -1,12 +1,10 @@
 //! `sala-chat bench library`: what `/ask-all` and `/when` cost, as a user feels it. docs/performance.md has the
 //! method.
 
-use std::path::Path;
-
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
-use super::report::{Measured, median};
+use super::report::median;
 use super::scratch::{MadeUp, ROOM, at_most, contexts, ledger, scratch, write};
 use crate::backend::MAX_POSITIONS;
 use crate::cli::args::BenchArgs;
@@ -22,38 +20,21 @@ const PIECE: u64 = 32_768;
 const SHORTEST: u64 = 512;
 const QUESTION: &str = "Who counted the most lamps?";
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     at_most(args, 2, "two lengths here at most, of a document for /ask-all and of that for /when")?;
     let most = match context.config().model.max_context {
         0 => MAX_POSITIONS as u64 - ROOM,
         set => set.min(MAX_POSITIONS as u64 - ROOM),
     };
     let lengths = contexts(args, &CONTEXTS, SHORTEST..=most, "")?;
-    let each = lengths.first().copied().unwrap_or(CONTEXTS[0]);
-    let (folder, mut own) = scratch(context, lengths.iter().copied().max().unwrap_or(each))?;
+    let (each, long) = (lengths[0], lengths.get(1).copied());
+    let (folder, mut own) = scratch(context, long.unwrap_or(0).max(each))?;
     let config = &mut own.loaded.config;
     config.model.max_context = config.model.max_context.min(MAX_POSITIONS as u64);
     config.sampling.max_tokens = args.decode;
     // Whole kilotokens, so that every piece has as many compressed keys as the piece it copies.
     config.sessions.checkpoint_every = (each / 3 / 1024 * 1024).clamp(1024, PIECE);
-    in_scratch(&own, args, each, lengths.get(1).copied(), folder.path())
-}
-
-/// A ledger of at most `tokens` tokens, and close to it.
-fn short_ledger(text: &TextModel, tokens: u64) -> Result<String, Failure> {
-    let body = ledger(text, tokens)?;
-    let found = text.tokenizer.encode_plain(&body)?.len() as u64;
-    // Later entries have longer numbers than the estimate assumes.
-    if found <= tokens { Ok(body) } else { ledger(text, tokens * tokens / found * 99 / 100) }
-}
-
-fn in_scratch(
-    context: &Context,
-    args: &BenchArgs,
-    each: u64,
-    long: Option<u64>,
-    folder: &Path,
-) -> Result<Measured, Failure> {
+    let context = &own;
     let (text, _) = open::text(&open::model(context)?.name)?;
     context.note("putting documents on disk");
     let store = open::store(context)?;
@@ -62,7 +43,7 @@ fn in_scratch(
     let books = (0..args.documents).map(|n| (format!("book-{n:03}.txt"), each));
     for (name, tokens) in books.chain(long.map(|long| ("long.txt".to_owned(), long))) {
         let body = format!("This is {name}.\n{}", short_ledger(&text, tokens)?);
-        let path = folder.join(&name);
+        let path = folder.path().join(&name);
         write(&path, &body)?;
         made_up.document(&store, &name, &body)?;
         paths.push((name, path.display().to_string()));
@@ -100,7 +81,8 @@ fn in_scratch(
         return Err(failed(format!("{answered} of {} answered: {why}", rows.len())));
     }
     client.quit()?;
-    let figures = json!({
+    Ok(json!({
+        "machine": {"device": info.device},
         "answer_tokens": args.decode,
         "made_up_tokens": made_up_tokens,
         "save_gb_per_s": save_gb_per_s,
@@ -108,8 +90,15 @@ fn in_scratch(
             "documents": rows.len(), "answered": answered, "tokens_each": each, "first_ms": first_ms, "ms": ms,
         },
         "when": when,
-    });
-    Measured::on(&info.device, figures)
+    }))
+}
+
+/// A ledger of at most `tokens` tokens, and close to it.
+fn short_ledger(text: &TextModel, tokens: u64) -> Result<String, Failure> {
+    let body = ledger(text, tokens)?;
+    let found = text.tokenizer.encode_plain(&body)?.len() as u64;
+    // Later entries have longer numbers than the estimate assumes.
+    if found <= tokens { Ok(body) } else { ledger(text, tokens * tokens / found * 99 / 100) }
 }
 
 /// Milliseconds of the first request, the median of [`REPEATS`] more, and the first result.

@@ -39,27 +39,15 @@ pub(super) fn quantiles<const N: usize>(mut values: Vec<f64>, at: [f64; N]) -> [
     at.map(|q| values.get(((values.len() as f64 * q) as usize).min(last)).copied().unwrap_or(0.0))
 }
 
-/// What a bench found: `machine` (`device` at least) with the facts that every bench reports, and its own figures.
-pub(super) struct Measured {
-    pub(super) machine: Value,
-    pub(super) figures: Value,
-}
-
-impl Measured {
-    pub(super) fn on(device: &str, figures: Value) -> Result<Measured, Failure> {
-        Ok(Measured { machine: json!({ "device": device }), figures })
-    }
-}
-
-pub(super) fn print(context: &Context, args: &BenchArgs, measured: Measured) -> Result<Exit, Failure> {
+/// Prints the `figures` of a bench. Their `machine` has the `device` at least; facts that every bench reports are added.
+pub(super) fn print(context: &Context, args: &BenchArgs, figures: Value) -> Result<Exit, Failure> {
     let facts = json!({
         "host": host(), "clocks": clocks(), "commit": args.commit.clone().or_else(commit),
         "version": env!("CARGO_PKG_VERSION"),
     });
     let bench = args.what.to_possible_value().map(|value| value.get_name().to_owned());
-    let machine = joined(measured.machine, facts);
-    let mut report =
-        joined(json!({"bench": bench, "model": open::model(context)?.name, "machine": machine}), measured.figures);
+    let mut report = joined(json!({"bench": bench, "model": open::model(context)?.name}), figures);
+    report["machine"] = joined(report["machine"].take(), facts);
     for row in report.get_mut("results").and_then(Value::as_array_mut).into_iter().flatten() {
         // Parts that did not run.
         row.as_object_mut().into_iter().for_each(|row| row.retain(|_, value| !value.is_null()));
@@ -67,7 +55,8 @@ pub(super) fn print(context: &Context, args: &BenchArgs, measured: Measured) -> 
     context.result(|| report.clone(), || table(&report))
 }
 
-fn joined(mut first: Value, second: Value) -> Value {
+/// The fields of both objects.
+pub(super) fn joined(mut first: Value, second: Value) -> Value {
     if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
         first.extend(second);
     }

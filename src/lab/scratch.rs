@@ -130,6 +130,19 @@ pub(super) fn moved(image: &StateImage, start: u64) -> StateImage {
     StateImage { rows, end }
 }
 
+/// Ends a writer. All of its saves must be on disk.
+pub(super) fn all_saved(writer: Writer, outcome: &Receiver<SaveEvent>) -> Result<(), Failure> {
+    let late = writer.close(Instant::now() + SAVING).unwrap_or_else(|unsaved| Some(unsaved.to_string()));
+    let lost = || {
+        outcome.iter().find_map(|event| match event {
+            SaveEvent::TextOnly { reason, .. } | SaveEvent::NotSaved { reason, .. } => Some(reason),
+            _ => None,
+        })
+    };
+    let why = late.or_else(lost);
+    why.map_or(Ok(()), |why| Err(Failure::new(Exit::Disk, format!("not everything was saved: {why}"))))
+}
+
 pub(super) struct MadeUp<'a> {
     context: &'a Context,
     text: &'a TextModel,
@@ -208,11 +221,8 @@ impl<'a> MadeUp<'a> {
     /// Tokens with made-up state, and the speed of the writer in GB/s.
     pub(super) fn end(self) -> Result<(u64, f64), Failure> {
         self.engine.end();
-        self.writer.close(Instant::now() + SAVING).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-        match self.outcome.iter().find(|e| matches!(e, SaveEvent::TextOnly { .. } | SaveEvent::NotSaved { .. })) {
-            None => Ok((self.tokens, self.bytes as f64 / 1e9 / self.seconds.max(1e-9))),
-            Some(event) => Err(Failure::new(Exit::Disk, format!("the made-up state could not be saved: {event:?}"))),
-        }
+        all_saved(self.writer, &self.outcome)?;
+        Ok((self.tokens, self.bytes as f64 / 1e9 / self.seconds.max(1e-9)))
     }
 }
 

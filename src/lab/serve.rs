@@ -1,19 +1,18 @@
 //! `sala-chat bench serve`: the share of the engine's speed that the local server reaches, with several clients.
 //! docs/performance.md has the method.
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use ureq::Agent;
 
 use super::clients::{EngineClient, failed, greedy};
-use super::report::Measured;
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::{Model, Serving};
 use crate::cli::{Context, Failure, open};
-use crate::client::remote::Events;
 use crate::config::settings::Settings;
 use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
 use crate::text::{Before, TextModel};
@@ -85,29 +84,25 @@ impl Load {
     }
 }
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
-    let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
+    let contexts = if args.context.is_empty() { &[CONTEXT][..] } else { &args.context };
     let slots = context.config().serve.side_by_side;
     if let Some(clients) = args.sequences.iter().find(|clients| **clients > slots) {
         return Err(Failure::usage(format!("--sequences must be 1 to serve.side_by_side, {slots} (got {clients})")));
     }
-    let clients = match args.sequences.is_empty() {
-        true => CLIENTS.into_iter().filter(|clients| *clients <= slots).collect(),
-        false => args.sequences.clone(),
-    };
+    let clients = if args.sequences.is_empty() { &CLIENTS[..] } else { &args.sequences };
     let tokens = contexts.iter().copied().max().unwrap_or(CONTEXT) + QUESTIONS * args.decode;
     let most = longest(context);
     if tokens > most {
-        let line =
-            format!("--context and {QUESTIONS} answers of --decode must be {most} together at most (got {tokens})");
-        return Err(Failure::usage(line));
+        let what = format!("--context and {QUESTIONS} answers of --decode must be {most} together at most");
+        return Err(Failure::usage(format!("{what} (got {tokens})")));
     }
     let (_folder, mut own) = scratch(context, tokens)?;
     own.quiet = true;
     own.loaded.config.sampling.stop_loops = false;
     let mut loads = Vec::new();
-    for context in contexts {
-        for clients in clients.iter().copied() {
+    for context in contexts.iter().copied() {
+        for clients in clients.iter().copied().filter(|clients| *clients <= slots) {
             let number = 1000 * (loads.len() + 1);
             loads.push(Load { context, clients, questions: QUESTIONS, tokens: args.decode, number });
         }
@@ -131,10 +126,9 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
             "share": served.tokens_per_s() / engine.tokens_per_s().max(1e-9),
         })
     });
-    let figures = json!({
-        "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows.collect::<Vec<_>>(),
-    });
-    Measured::on(&device, figures)
+    let rows: Vec<Value> = rows.collect();
+    let machine = json!({ "device": device });
+    Ok(json!({"machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows}))
 }
 
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
@@ -142,78 +136,62 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
     let url = format!("http://{}", listener.local_addr()?);
     let serving = Serving::begin(context, Model::of(context)?, listener, None, true)?;
     let stop = serving.stop();
-    let server = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
-    let measured = all_clients(&url, text, loads, &|| server.is_finished());
+    let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
+    let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
+        let measured = loads.iter().map(|load| {
+            (0..WARM_UPS).try_for_each(|round| server.run(text, load.warm_up(round)).map(drop))?;
+            server.run(text, *load)
+        });
+        measured.collect()
+    });
     stop.stop();
-    let ended = server.join().map_err(|_| failed("the server failed: see the lines above"))?;
+    let ended = thread.join().map_err(|_| failed("the server failed: see the lines above"))?;
     // The server's own error explains more than the client's failure to reach it.
     ended.and(measured)
 }
 
-#[derive(Clone, Debug)]
 struct Server {
-    http: reqwest::Client,
+    agent: Agent,
     url: String,
     model: String,
 }
 
-/// The server's answers to each load. `gone` returns true once the server has ended.
-fn all_clients(url: &str, text: &TextModel, loads: &[Load], gone: &dyn Fn() -> bool) -> Result<Vec<Answered>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // A proxy cannot reach a server on this machine.
-        let http = crate::client::remote::http().no_proxy().build().map_err(failed)?;
-        let mut server = Server { http, url: url.to_owned(), model: String::new() };
-        server.ready(gone).await?;
-        let mut measured = Vec::new();
-        for load in loads {
-            for round in 0..WARM_UPS {
-                server.run(text, load.warm_up(round)).await?;
-            }
-            let begun = Instant::now();
-            let answers = server.run(text, *load).await?;
-            measured.push(Answered(answers, begun.elapsed().as_secs_f64()));
-        }
-        Ok(measured)
-    })
-}
-
 impl Server {
-    async fn get(&self, path: &str) -> Result<String, Failure> {
-        let response = self.http.get(format!("{}{path}", self.url)).send().await.map_err(failed)?;
-        response.error_for_status().map_err(failed)?.text().await.map_err(failed)
-    }
-
-    async fn ready(&mut self, gone: &dyn Fn() -> bool) -> Result<(), Failure> {
-        while self.get("/health").await.is_err() {
+    /// Waits until the server answers. `gone` returns true once it has ended.
+    fn ready(url: String, gone: impl Fn() -> bool) -> Result<Server, Failure> {
+        // A proxy cannot reach a server on this machine.
+        let agent = Agent::new_with_config(Agent::config_builder().proxy(None).build());
+        while agent.get(format!("{url}/health")).call().is_err() {
             if gone() {
                 return Err(failed("the server ended before its model was loaded"));
             }
-            tokio::time::sleep(POLL).await;
+            std::thread::sleep(POLL);
         }
-        let list: Value = serde_json::from_str(&self.get("/v1/models").await?).map_err(failed)?;
+        let mut list = agent.get(format!("{url}/v1/models")).call().map_err(failed)?;
+        let list = list.body_mut().read_to_string().map_err(failed)?;
+        let list: Value = serde_json::from_str(&list).map_err(failed)?;
         let name = list.pointer("/data/0/id").and_then(Value::as_str);
-        name.ok_or_else(|| failed("the server lists no model"))?.clone_into(&mut self.model);
-        Ok(())
+        let model = name.ok_or_else(|| failed("the server lists no model"))?.to_owned();
+        Ok(Server { agent, url, model })
     }
 
-    async fn run(&self, text: &TextModel, load: Load) -> Result<Vec<Answer>, Failure> {
-        let mut clients = JoinSet::new();
-        for client in 0..load.clients {
-            let (server, opening) = (self.clone(), load.opening(text, client)?);
-            clients.spawn(async move { server.converse(load, opening).await });
-        }
-        let mut answers = Vec::new();
-        while let Some(ended) = clients.join_next().await {
-            answers.extend(ended.map_err(failed)??);
-        }
-        Ok(answers)
+    /// All clients of a load at once, a thread for each.
+    fn run(&self, text: &TextModel, load: Load) -> Result<Answered, Failure> {
+        let openings = (0..load.clients).map(|client| load.opening(text, client)).collect::<Result<Vec<_>, _>>()?;
+        let begun = Instant::now();
+        let answers = std::thread::scope(|scope| {
+            let client = |opening| scope.spawn(move || self.converse(load, opening));
+            let clients: Vec<_> = openings.into_iter().map(client).collect();
+            let ended = clients.into_iter().map(|client| client.join().map_err(|_| failed("a client failed"))?);
+            ended.collect::<Result<Vec<_>, Failure>>()
+        })?;
+        Ok(Answered(answers.into_iter().flatten().collect(), begun.elapsed().as_secs_f64()))
     }
 
-    async fn converse(&self, load: Load, mut text: String) -> Result<Vec<Answer>, Failure> {
+    fn converse(&self, load: Load, mut text: String) -> Result<Vec<Answer>, Failure> {
         let mut answers = Vec::new();
         for question in 1..=load.questions {
-            let (answer, written) = self.ask(&text, load.tokens).await?;
+            let (answer, written) = self.ask(&text, load.tokens)?;
             text.push_str(&written);
             text.push_str(&Load::question(question));
             answers.push(answer);
@@ -221,38 +199,35 @@ impl Server {
         Ok(answers)
     }
 
-    async fn ask(&self, prompt: &str, tokens: u64) -> Result<(Answer, String), Failure> {
+    fn ask(&self, prompt: &str, tokens: u64) -> Result<(Answer, String), Failure> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
             "stream": true, "stream_options": { "include_usage": true },
         });
         let begun = Instant::now();
-        let request = self.http.post(format!("{}/v1/completions", self.url));
-        let request = request.header("content-type", "application/json").body(body.to_string());
-        let mut response = request.send().await.map_err(failed)?;
+        let request = self.agent.post(format!("{}/v1/completions", self.url)).config().http_status_as_error(false);
+        let mut response = request.build().content_type("application/json").send(body.to_string()).map_err(failed)?;
         if !response.status().is_success() {
-            let status = response.status();
-            return Err(failed(format!("{status}: {}", response.text().await.unwrap_or_default())));
+            let why = response.body_mut().read_to_string().unwrap_or_default();
+            return Err(failed(format!("{}: {why}", response.status())));
         }
         let (mut answer, mut text, mut first_text) = (None, String::new(), None);
-        let (mut events, mut data) = (Events::default(), Vec::new());
-        while let Some(piece) = response.chunk().await.map_err(failed)? {
-            events.push(&piece, &mut data).map_err(|_| failed("the server sends an event without end"))?;
-            for event in data.drain(..) {
-                let Ok(event) = serde_json::from_str::<Value>(&event) else { continue };
-                if let Some(error) = event.pointer("/error/message").and_then(Value::as_str) {
-                    return Err(failed(error));
-                }
-                text.push_str(event.pointer("/choices/0/text").and_then(Value::as_str).unwrap_or_default());
-                if !text.is_empty() {
-                    first_text.get_or_insert_with(|| begun.elapsed());
-                }
-                if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
-                    let count = |at: &str| usage.pointer(at).and_then(Value::as_u64).unwrap_or(0);
-                    let cached = count("/prompt_tokens_details/cached_tokens");
-                    let (read, written) = (count("/prompt_tokens").saturating_sub(cached), count("/completion_tokens"));
-                    answer = Some(Answer { read, cached, written, ..Answer::default() });
-                }
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            let line = line?;
+            let data = line.strip_prefix("data:").and_then(|data| serde_json::from_str::<Value>(data).ok());
+            let Some(event) = data else { continue };
+            if let Some(error) = event.pointer("/error/message").and_then(Value::as_str) {
+                return Err(failed(error));
+            }
+            text.push_str(event.pointer("/choices/0/text").and_then(Value::as_str).unwrap_or_default());
+            if !text.is_empty() {
+                first_text.get_or_insert_with(|| begun.elapsed());
+            }
+            if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
+                let count = |at: &str| usage.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+                let cached = count("/prompt_tokens_details/cached_tokens");
+                let (read, written) = (count("/prompt_tokens").saturating_sub(cached), count("/completion_tokens"));
+                answer = Some(Answer { read, cached, written, ..Answer::default() });
             }
         }
         let answer = answer.ok_or_else(|| failed("an answer ended without its counts"))?;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
-use super::report::{Measured, Samples, ms};
-use super::scratch::{MadeUp, SAVING, at_most, contexts, ledger, longest, message, scratch, write};
+use super::report::{Samples, ms};
+use super::scratch::{MadeUp, all_saved, at_most, contexts, ledger, longest, message, scratch, write};
 use crate::cli::args::{BenchArgs, FillArg};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
@@ -19,7 +19,7 @@ use crate::core::transcript::Role;
 use crate::engine::protocol::BUILT_IN;
 use crate::runtime::protocol::{LoadOptions, Request};
 use crate::runtime::session_rows;
-use crate::store::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
+use crate::store::{Change, Limits, NewSession, RealDisk, Save, SegmentId, SessionFilter, Store, Writer};
 
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
@@ -32,7 +32,7 @@ const NAME: &str = "measured";
 const QUESTIONS: [&str; 3] =
     ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, Failure> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     at_most(args, 1, "one length here, the session's")?;
     let tokens = contexts(args, &[if cpu { TOKENS } else { TOKENS_GPU }], 1..=longest(context), "")?[0];
@@ -42,10 +42,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Measured, F
     if args.fill == FillArg::Random {
         config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
     }
-    in_scratch(&own, args, tokens, folder.path())
-}
-
-fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -> Result<Measured, Failure> {
+    let (context, folder) = (&own, folder.path());
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
     let body = ledger(&text, tokens)?;
@@ -115,7 +112,8 @@ fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -
             "read_gb_per_s": rate(read_ms), "share_of_read_rate": read_ms / ms.max(1e-6),
         })
     };
-    let figures = json!({
+    Ok(json!({
+        "machine": {"device": info.device},
         "tokens": position,
         "state_bytes": bytes,
         "made_up_tokens": made_up.map_or(0, |(tokens, _)| tokens),
@@ -132,8 +130,7 @@ fn in_scratch(context: &Context, args: &BenchArgs, tokens: u64, folder: &Path) -
         "equal_bits": equal_bits,
         "session_list": session_list,
         "inter_token": inter_token,
-    });
-    Measured::on(&info.device, figures)
+    }))
 }
 
 /// The last segment of the measured session, and the bytes of its state on disk.
@@ -180,9 +177,5 @@ fn fill(store: Arc<Store>, sessions: usize) -> Result<(), Failure> {
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(store, events)?;
     writer.save(Save { changes, images: Vec::new() });
-    writer.close(Instant::now() + SAVING).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-    match outcome.iter().find(|e| !matches!(e, SaveEvent::Named { .. } | SaveEvent::Text { .. })) {
-        Some(SaveEvent::Saved { .. }) => Ok(()),
-        other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
-    }
+    all_saved(writer, &outcome)
 }

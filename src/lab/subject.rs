@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::backend::prelude::*;
+use crate::core::spec::DenseRule;
 use crate::engine::protocol::{CheckpointImage, Generate, Precision, StateImage, Token};
 use crate::engine::speculate::{DecodeError, Decoder};
 use crate::model::score::Watch;
@@ -31,6 +32,13 @@ impl<'a, B: Backend> Subject<'a, B> {
     /// Empties the state.
     pub fn reset(&mut self) -> Result<()> {
         self.live.reset(self.b)
+    }
+
+    /// Sets the rule for dense rows as it applies to a call over `tokens` tokens.
+    pub fn set_dense_rule(&mut self, rule: DenseRule, tokens: usize) {
+        let spec = self.live.sparse_spec_mut();
+        spec.dense_rule = rule;
+        spec.dense_rule = spec.for_call(tokens);
     }
 
     /// Reads on in passes of at most `chunk` tokens. As in a session, only the last token has logits.

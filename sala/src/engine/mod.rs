@@ -47,5 +47,6 @@ mod tasks;
 mod thread;
 mod worker;
 
+pub use open::open_head;
 pub use protocol::Engine;
 pub use thread::{spawn, spawn_on};

@@ -226,8 +226,8 @@ fn unused(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("{} tensor(s) of the folder are not used: {first}{more}", names.len()))
 }
 
-/// `Ok(None)` if no head is available.
-fn open_head<B: DraftOps>(
+/// The draft head that `choice` names for this model; `None` if no head is available.
+pub fn open_head<B: DraftOps>(
     backend: &mut B,
     model: &Model<B>,
     checkpoint: &Checkpoint,

@@ -104,7 +104,7 @@ pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F)
     }
 }
 
-pub fn http() -> reqwest::ClientBuilder {
+fn http() -> reqwest::ClientBuilder {
     // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()

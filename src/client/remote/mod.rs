@@ -17,10 +17,9 @@ mod worker;
 
 use std::time::Duration;
 
-pub use client::{address, http, in_the_open};
+pub use client::{address, in_the_open};
 pub use codec::text_model;
 pub use key::Key;
-pub use sse::{Events, TooLong};
 pub use worker::{probe, spawn};
 
 #[derive(Clone, Debug)]

@@ -6,8 +6,6 @@
 //! Values are made-up digits and names; a wrong choice of blocks, a wrong decay or a wrong position shows as holes in
 //! the grid.
 
-use std::fmt::Write as _;
-
 use super::super::clients::failed;
 use super::super::subject::Subject;
 use super::numbers::{likeliest, log_prob};
@@ -108,7 +106,6 @@ pub struct Cell {
 }
 
 struct Prompt {
-    depth: usize,
     tokens: Vec<Token>,
     value: usize,
 }
@@ -122,12 +119,10 @@ fn prompt_of(text: &TextModel, document: &str, needle: &Fact) -> Result<Prompt, 
     let tokens = text.tokenizer.encode_prompt(&format!("{prompt}{}", needle.value))?;
     let value = before.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
     if value == 0 || value == tokens.len() {
-        return Err(failed(format!(
-            "the tokenizer swallows the value of a needle: {}{}",
-            needle.opening, needle.value
-        )));
+        let text = format!("{}{}", needle.opening, needle.value);
+        return Err(failed(format!("the tokenizer swallows the value of a needle: {text}")));
     }
-    Ok(Prompt { depth: needle.depth, tokens, value })
+    Ok(Prompt { tokens, value })
 }
 
 /// A question for every needle of a document of about `length` tokens, each at most `limit` tokens long with the
@@ -158,33 +153,30 @@ fn prompts(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Prompt>,
 
 pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
     let prompts = prompts(text, length, subject.live.limit())?;
-    let Some(first) = prompts.first() else { return Err(failed("there are no needles")) };
-    let alike = |a: &Prompt| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
+    let first = &prompts[0].tokens;
+    let alike = |a: &Prompt| a.tokens.iter().zip(first).take_while(|(a, b)| a == b).count();
     let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
     subject.reset()?;
-    subject.read(first.tokens.get(..shared).unwrap_or_default(), usize::MAX)?;
+    subject.read(first.get(..shared).unwrap_or_default(), usize::MAX)?;
     let end = subject.end()?;
-    let mut cells: Vec<Cell> =
-        DEPTHS.map(|depth| Cell { length: shared, depth, questions: 0, found: 0, mean_log_prob: 0.0 }).to_vec();
-    for prompt in &prompts {
-        subject.back(&end)?;
-        let rest = prompt.tokens.get(shared..).unwrap_or_default();
-        let begin = prompt.value - shared;
-        let (mut right, mut sum) = (true, 0.0);
-        let mut each = |row: usize, logits: &[f32]| {
-            let token = rest.get(row + 1).copied().unwrap_or_default();
-            right &= likeliest(logits) == token;
-            sum += log_prob(logits, token);
-        };
-        subject.score(rest, &|row| row + 1 >= begin && row + 1 < rest.len(), &mut each, None)?;
-        if let Some(cell) = cells.iter_mut().find(|c| c.depth == prompt.depth) {
-            cell.questions += 1;
+    let mut cells = Vec::new();
+    for (depth, prompts) in DEPTHS.into_iter().zip(prompts.chunks(prompts.len() / DEPTHS.len())) {
+        let mut cell = Cell { length: shared, depth, questions: prompts.len(), found: 0, mean_log_prob: 0.0 };
+        for prompt in prompts {
+            subject.back(&end)?;
+            let rest = prompt.tokens.get(shared..).unwrap_or_default();
+            let begin = prompt.value - shared;
+            let (mut right, mut sum) = (true, 0.0);
+            let mut each = |row: usize, logits: &[f32]| {
+                let token = rest.get(row + 1).copied().unwrap_or_default();
+                right &= likeliest(logits) == token;
+                sum += log_prob(logits, token);
+            };
+            subject.score(rest, &|row| row + 1 >= begin && row + 1 < rest.len(), &mut each, None)?;
             cell.found += usize::from(right);
-            cell.mean_log_prob += sum / (rest.len() - begin) as f64;
+            cell.mean_log_prob += sum / (rest.len() - begin) as f64 / prompts.len() as f64;
         }
-    }
-    for cell in &mut cells {
-        cell.mean_log_prob /= cell.questions.max(1) as f64;
+        cells.push(cell);
     }
     Ok(cells)
 }
@@ -202,17 +194,6 @@ pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     Ok(tokens)
 }
 
-fn lengths(cells: &[Cell]) -> Vec<usize> {
-    let mut lengths: Vec<usize> = cells.iter().map(|c| c.length).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    lengths
-}
-
-fn at(cells: &[Cell], length: usize, depth: usize) -> Option<&Cell> {
-    cells.iter().find(|c| c.length == length && c.depth == depth)
-}
-
 fn short(tokens: usize) -> String {
     match tokens {
         0..1_000 => tokens.to_string(),
@@ -221,21 +202,16 @@ fn short(tokens: usize) -> String {
     }
 }
 
+/// A line for each depth, a column for each length. [`measure`] gives the cells of a column together.
 pub fn table(cells: &[Cell]) -> Vec<String> {
-    let lengths = lengths(cells);
-    let mut head = "    depth".to_owned();
-    lengths.iter().for_each(|l| head.push_str(&format!("{:>8}", short(*l))));
-    let mut rows = vec![head];
-    for depth in DEPTHS {
-        let mut row = format!("    {depth:>4}%");
-        for length in &lengths {
-            match at(cells, *length, depth) {
-                Some(c) => row.push_str(&format!("{:>8}", format!("{} {}/{}", shade(c), c.found, c.questions))),
-                None => row.push_str(&format!("{:>8}", "-")),
-            }
-        }
-        rows.push(row);
-    }
+    let columns = || cells.chunks(DEPTHS.len());
+    let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", short(cell.length)));
+    let mut rows = vec![format!("    depth{}", head.collect::<String>())];
+    rows.extend(DEPTHS.iter().enumerate().map(|(row, depth)| {
+        let text = |cell: &Cell| format!("{:>8}", format!("{} {}/{}", shade(cell), cell.found, cell.questions));
+        let cells = columns().filter_map(|column| column.get(row)).map(text);
+        format!("    {depth:>4}%{}", cells.collect::<String>())
+    }));
     rows
 }
 
@@ -246,37 +222,31 @@ fn shade(cell: &Cell) -> char {
 }
 
 pub fn svg(cells: &[Cell], title: &str) -> String {
-    let (lengths, cell, left, top) = (lengths(cells), 48, 70, 50);
-    let (width, height) = (left + cell * lengths.len() + 20, top + cell / 2 * DEPTHS.len() + 40);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n"
-    );
+    let (side, left, top) = (48, 70, 50);
+    let width = left + side * cells.len().div_ceil(DEPTHS.len()) + 20;
+    let height = top + side / 2 * DEPTHS.len() + 40;
+    let size = format!("width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\"");
     let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    // Writing to a string cannot fail.
-    let _ =
-        writeln!(out, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/><text x=\"10\" y=\"20\">{title}</text>");
-    for (x, length) in lengths.iter().enumerate() {
-        let _ = writeln!(out, "<text x=\"{}\" y=\"{}\">{}</text>", left + x * cell + 8, top - 8, short(*length));
-        for (y, depth) in DEPTHS.iter().enumerate() {
-            let Some(c) = at(cells, *length, *depth) else { continue };
-            let share = c.found as f64 / c.questions.max(1) as f64;
-            let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);
-            let (px, py) = (left + x * cell, top + y * cell / 2);
-            let _ = writeln!(
-                out,
-                "<rect x=\"{px}\" y=\"{py}\" width=\"{}\" height=\"{}\" fill=\"rgb({red},{green},60)\"><title>{}/{}</title></rect>",
-                cell - 2,
-                cell / 2 - 2,
-                c.found,
-                c.questions
-            );
+    let text = |x: usize, y: usize, text: &str| format!("<text x=\"{x}\" y=\"{y}\">{text}</text>");
+    let mut lines = vec![
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {size}>"),
+        format!("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>{}", text(10, 20, &title)),
+    ];
+    for (i, cell) in cells.iter().enumerate() {
+        let (column, row) = (i / DEPTHS.len(), i % DEPTHS.len());
+        let (x, y) = (left + column * side, top + row * side / 2);
+        if row == 0 {
+            lines.push(text(x + 8, top - 8, &short(cell.length)));
         }
+        let share = cell.found as f64 / cell.questions.max(1) as f64;
+        let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);
+        let place = format!("x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\"", side - 2, side / 2 - 2);
+        let title = format!("<title>{}/{}</title>", cell.found, cell.questions);
+        lines.push(format!("<rect {place} fill=\"rgb({red},{green},60)\">{title}</rect>"));
     }
-    for (y, depth) in DEPTHS.iter().enumerate() {
-        let _ = writeln!(out, "<text x=\"10\" y=\"{}\">{depth} %</text>", top + y * cell / 2 + 15);
-    }
-    out.push_str("</svg>\n");
-    out
+    lines.extend(DEPTHS.iter().enumerate().map(|(y, depth)| text(10, top + y * side / 2 + 15, &format!("{depth} %"))));
+    lines.push("</svg>\n".to_owned());
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::numbers::{Distance, Distances, distance, log_prob};
 use super::scored;
 use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
-use crate::core::spec::{DenseRule, SparseSpec};
+use crate::core::spec::DenseRule;
 use crate::engine::protocol::Token;
 use crate::model::{ModelError, Tensors};
 
@@ -94,11 +94,10 @@ fn as_released<B: Backend>(
     rows: &[usize],
     each: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), Failure> {
-    let own = subject.model.spec().sparse.clone();
-    let call = SparseSpec { dense_rule: DenseRule::Call, ..own.clone() };
-    subject.live.sparse_spec_mut().dense_rule = call.for_call(tokens.len());
+    let own = subject.model.spec().sparse.dense_rule;
+    subject.set_dense_rule(DenseRule::Call, tokens.len());
     let done = scored(subject, tokens, rows, each);
-    subject.live.sparse_spec_mut().dense_rule = own.dense_rule;
+    subject.live.sparse_spec_mut().dense_rule = own;
     done
 }
 

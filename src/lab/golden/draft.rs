@@ -152,7 +152,7 @@ impl Case<'_, '_> {
         let golden: Vec<f32> = self.list(list).iter().map(|p| *p as f32).collect();
         let error = if found.len() == golden.len() { max_error(found, &golden) } else { f64::INFINITY };
         let budget = PROBABILITY[usize::from(self.f.precision == Precision::Half)];
-        self.f.add(&format!("{how}{list}"), Outcome::Compared { error, budget });
+        self.f.add(&format!("{how}{list}"), Outcome::compared(error, budget));
     }
 
     /// Compares the greedy drafts with `list`. In bf16 a close second is allowed if the file has the golden logits.
@@ -166,7 +166,7 @@ impl Case<'_, '_> {
             None if close => (0.0, 0.0),
             _ => (if exact { 0.0 } else { f64::INFINITY }, 0.0),
         };
-        self.f.add(&format!("{how}{list}"), Outcome::Compared { error, budget });
+        self.f.add(&format!("{how}{list}"), Outcome::compared(error, budget));
         Ok(())
     }
 

@@ -15,7 +15,8 @@ mod ops;
 use std::path::Path;
 
 use safetensors::Dtype as FileDtype;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
@@ -25,30 +26,32 @@ use crate::cli::{Context, Exit, Failure};
 use crate::engine::protocol::Dtype;
 use crate::model::{ModelError, Result, Tensors};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// Folder and file, `ops/rope`, `tiny-mixed`.
     pub fixture: String,
     pub tensor: String,
+    #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub enum Outcome {
-    /// Passed iff `error <= budget`.
-    Compared {
-        error: f64,
-        budget: f64,
-    },
-    NotRun(String),
+    Compared { error: f64, budget: f64, ok: bool },
+    NotRun { not_run: String },
+}
+
+impl Outcome {
+    /// A NaN is never within a budget.
+    fn compared(error: f64, budget: f64) -> Outcome {
+        Outcome::Compared { error, budget, ok: error <= budget }
+    }
 }
 
 impl Check {
     pub fn missed(&self) -> bool {
-        match self.outcome {
-            Outcome::Compared { error, budget } => error.is_nan() || error > budget,
-            Outcome::NotRun(_) => false,
-        }
+        matches!(self.outcome, Outcome::Compared { ok: false, .. })
     }
 }
 
@@ -69,22 +72,14 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         Opened::Cuda(cuda) => replayed(dir, *cuda)?,
     };
     let missed = checks.iter().filter(|c| c.missed()).count();
-    let as_json = || {
-        let check = |c: &Check| match &c.outcome {
-            Outcome::Compared { error, budget } => {
-                json!({"fixture": c.fixture, "tensor": c.tensor, "error": error, "budget": budget, "ok": !c.missed()})
-            }
-            Outcome::NotRun(reason) => json!({"fixture": c.fixture, "tensor": c.tensor, "not_run": reason}),
-        };
-        json!({"device": device, "ok": missed == 0, "missed": missed, "checks": checks.iter().map(check).collect::<Value>()})
-    };
+    let as_json = || json!({"device": device, "ok": missed == 0, "missed": missed, "checks": checks});
     let as_text = || {
         let line = |c: &Check| {
             let (word, result) = match &c.outcome {
-                Outcome::Compared { error, budget } => {
-                    (if c.missed() { "MISS" } else { "ok" }, format!("{error:.2e} of {budget:.0e}"))
+                Outcome::Compared { error, budget, ok } => {
+                    (if *ok { "ok" } else { "MISS" }, format!("{error:.2e} of {budget:.0e}"))
                 }
-                Outcome::NotRun(reason) => ("-", format!("not run: {reason}")),
+                Outcome::NotRun { not_run } => ("-", format!("not run: {not_run}")),
             };
             format!("{word:>4} {:<22} {:<40} {result}\n", c.fixture, c.tensor)
         };
@@ -157,7 +152,7 @@ enum Kind {
 /// Judges values by their kind: the greatest error in f32, the ratio of RMS error to RMS value in bf16.
 fn judged(precision: Precision, kind: Kind, found: &[f32], golden: &[f32]) -> Outcome {
     if found.len() != golden.len() {
-        return Outcome::Compared { error: f64::INFINITY, budget: 0.0 };
+        return Outcome::compared(f64::INFINITY, 0.0);
     }
     let greatest = golden.iter().fold(1.0f64, |m, v| m.max(f64::from(v.abs())));
     let (single, half) = match kind {
@@ -168,8 +163,8 @@ fn judged(precision: Precision, kind: Kind, found: &[f32], golden: &[f32]) -> Ou
         Kind::Keys => (1e-5, 0.01),
     };
     match precision {
-        Precision::Single => Outcome::Compared { error: max_error(found, golden), budget: single },
-        Precision::Half => Outcome::Compared { error: rms_ratio(found, golden), budget: half },
+        Precision::Single => Outcome::compared(max_error(found, golden), single),
+        Precision::Half => Outcome::compared(rms_ratio(found, golden), half),
     }
 }
 
@@ -201,7 +196,7 @@ impl Report {
         let mut fixture = Fixture { name, file, tensors, precision: self.precision, checks: &mut self.checks };
         match body(&mut fixture) {
             Err(ModelError::Backend(BackendError::Unsupported(reason))) => {
-                fixture.add("*", Outcome::NotRun(reason));
+                fixture.add("*", Outcome::NotRun { not_run: reason });
                 Ok(())
             }
             other => other,
@@ -267,7 +262,7 @@ impl Fixture<'_> {
     ) -> Result<()> {
         if self.precision == Precision::Single {
             let error = wrong_choices(found, &self.selected(golden)?, gap) as f64;
-            self.add(name, Outcome::Compared { error, budget: 0.0 });
+            self.add(name, Outcome::compared(error, 0.0));
         }
         Ok(())
     }

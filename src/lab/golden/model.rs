@@ -112,17 +112,6 @@ impl Probed<'_> {
 }
 
 impl<B: Backend> Replay<'_, '_, B> {
-    fn rule(&mut self, rule: DenseRule) {
-        self.s.live.sparse_spec_mut().dense_rule = rule;
-    }
-
-    /// A rule as it applies to a call over `tokens` tokens.
-    fn rule_of_call(&mut self, rule: DenseRule, tokens: usize) {
-        self.rule(rule);
-        let rule = self.s.live.sparse_spec().for_call(tokens);
-        self.rule(rule);
-    }
-
     /// Reads the tokens of this range; the logits of the wanted rows.
     fn logits(&mut self, range: std::ops::Range<usize>, wanted: &dyn Fn(usize) -> bool) -> Result<Vec<f32>> {
         let mut found = Vec::new();
@@ -136,7 +125,7 @@ impl<B: Backend> Replay<'_, '_, B> {
         let (f, spec, length) = (&mut *self.f, self.s.model.spec().clone(), self.ids.len());
         let rows = f.indices::<usize>("rows")?;
         let (every_row, checked) = (f.has("logits"), f.has("checksums"));
-        self.s.live.sparse_spec_mut().dense_rule = spec.sparse.for_call(length);
+        self.s.set_dense_rule(spec.sparse.dense_rule, length);
         let (values, blocks, sums) = Default::default();
         let mut probed = Probed { rows: &rows, spec: &spec.sparse, values, blocks, sums };
         let (mut logits, mut logit_sums) = (Vec::new(), [0.0; 3]);
@@ -174,7 +163,7 @@ impl<B: Backend> Replay<'_, '_, B> {
         if checked && f.precision == Precision::Single {
             sums.insert(spec.mixers.len() + 1, logit_sums);
             for (i, error) in checksum_errors(&sums, &f.floats("checksums")?) {
-                f.add(&format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
+                f.add(&format!("checksums[{i}]"), Outcome::compared(error, 1e-5));
             }
         }
         let positions = "selected_rows_positions";
@@ -213,7 +202,7 @@ impl<B: Backend> Replay<'_, '_, B> {
         if !self.f.has("decode_ids") {
             return Ok(());
         }
-        self.rule(DenseRule::Token);
+        self.s.set_dense_rule(DenseRule::Token, self.ids.len());
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());
         for id in self.f.indices::<Token>("decode_ids")? {
             logits.extend(self.s.logits(&[id])?);
@@ -247,7 +236,7 @@ impl<B: Backend> Replay<'_, '_, B> {
                 _ => (middle.clone(), Vec::new()),
             };
             self.s.back(&end)?;
-            self.rule_of_call(rule, length);
+            self.s.set_dense_rule(rule, length);
             self.s.live.sparse_spec_mut().score_norm = norm;
             found.extend(self.logits(self.s.live.position()..fork, &late)?);
             if rule == DenseRule::Always {
@@ -269,9 +258,9 @@ impl<B: Backend> Replay<'_, '_, B> {
         }
         let length = self.f.floats("logits_incremental")?.len() / self.s.model.spec().vocab;
         self.s.reset()?;
-        self.rule_of_call(DenseRule::Call, PREFILL);
+        self.s.set_dense_rule(DenseRule::Call, PREFILL);
         let mut found = self.logits(0..PREFILL, &|_| true)?;
-        self.rule(DenseRule::Token);
+        self.s.set_dense_rule(DenseRule::Token, self.ids.len());
         for id in &self.ids[PREFILL..length] {
             found.extend(self.s.logits(&[*id])?);
         }

@@ -1,7 +1,7 @@
 //! Independent checks: a failure or panic in one hides no other; and the measures they use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::bail;
 use serde::Serialize;
@@ -30,53 +30,51 @@ pub enum Extent {
     Limits,
 }
 
-const BETWEEN_NOTES: Duration = Duration::from_secs(10);
+/// Checks from one note about the progress to the next.
+const BETWEEN_NOTES: usize = 100;
 
 #[derive(Default)]
 pub struct Checks<'a> {
     pub list: Vec<Check>,
     pub progress: Option<&'a dyn Fn(&str)>,
-    last_note: Option<Instant>,
 }
 
 impl Checks<'_> {
-    pub fn add(&mut self, name: impl Into<String>, check: impl FnOnce() -> anyhow::Result<Outcome>) {
+    /// A check that holds or gives a reason why not.
+    pub fn add(&mut self, name: impl Into<String>, check: impl FnOnce() -> anyhow::Result<()>) {
+        self.record(name.into(), None, || check().map(|()| None));
+    }
+
+    /// A check of a relative error; NaN is never within a budget.
+    pub fn compare(&mut self, name: impl Into<String>, budget: f64, error: impl FnOnce() -> anyhow::Result<f64>) {
+        self.record(name.into(), Some(budget), || error().map(Some));
+    }
+
+    fn record(&mut self, name: String, budget: Option<f64>, check: impl FnOnce() -> anyhow::Result<Option<f64>>) {
         let begun = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
+        let result = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
             let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
             bail!("panicked: {}", text.unwrap_or_default())
         });
-        let (error, budget, ok, message) = match outcome {
-            Ok(Outcome::Holds) => (None, None, true, None),
-            Ok(Outcome::Error { error, budget }) => {
-                // NaN is never within a budget.
-                let ok = error <= budget;
-                let message = (!ok).then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
-                (Some(error), Some(budget), ok, message)
+        let (error, budget, message) = match (result, budget) {
+            (Ok(Some(error)), Some(most)) => {
+                let missed = error.is_nan() || error > most;
+                let message = || format!("relative error {error:.3e}, at most {most:.1e} allowed");
+                (Some(error), budget, missed.then(message))
             }
-            Err(e) => (None, None, false, Some(format!("{e:#}"))),
+            (Ok(_), _) => (None, None, None),
+            (Err(e), _) => (None, None, Some(format!("{e:#}"))),
         };
         let ms = begun.elapsed().as_secs_f64() * 1e3;
-        self.list.push(Check { name: name.into(), error, budget, ok, message, ms });
-        if self.last_note.get_or_insert(begun).elapsed() >= BETWEEN_NOTES {
-            self.last_note = Some(Instant::now());
-            let (all, missed) = (self.list.len(), self.failed().count());
-            self.progress.iter().for_each(|note| note(&format!("{all} checks so far, {missed} missed")));
+        self.list.push(Check { name, error, budget, ok: message.is_none(), message, ms });
+        if let (true, Some(note)) = (self.list.len().is_multiple_of(BETWEEN_NOTES), self.progress) {
+            note(&format!("{} checks so far, {} missed", self.list.len(), self.failed().count()));
         }
     }
 
     pub fn failed(&self) -> impl Iterator<Item = &Check> {
         self.list.iter().filter(|check| !check.ok)
     }
-}
-
-pub enum Outcome {
-    Holds,
-    Error {
-        /// ‖out − ref‖ / ‖ref‖
-        error: f64,
-        budget: f64,
-    },
 }
 
 /// ‖out − ref‖ / ‖ref‖; infinite if the lengths differ, NaN for NaN.

@@ -5,7 +5,7 @@ use anyhow::{bail, ensure};
 use half::bf16;
 
 use super::cases::{self, Case, Sizes};
-use super::checks::{Checks, Outcome, same_bits};
+use super::checks::{Checks, same_bits};
 use super::table::{Group, NORM_LINEAR, Pair, operations_of};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
@@ -54,7 +54,7 @@ pub(super) fn products(checks: &mut Checks, pair: &mut Pair, case: Case, prefill
 }
 
 /// Every bf16 number that a scale of one leaves unchanged, and rows that are hard to scale.
-fn rows_of(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
+fn rows_of(dev: &mut Cuda, n: usize) -> anyhow::Result<()> {
     let bits = |x: f32| bf16::from_f32(x).to_bits();
     let largest = bits(fp8::LARGEST);
     let mut rows: Vec<u16> = Vec::new();
@@ -93,10 +93,10 @@ fn rows_of(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
         }
         ensure!(found_scale.to_bits() == scale.to_bits(), "row {r}: scale {found_scale:e}, expected {scale:e}");
     }
-    Ok(Outcome::Holds)
+    Ok(())
 }
 
-fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
+fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<()> {
     let rows = 5;
     let mut values = cases::values(71, rows * n, 1.0);
     values[..n].fill(0.0);
@@ -110,11 +110,11 @@ fn gated(dev: &mut Cuda, n: usize) -> anyhow::Result<Outcome> {
             bail!("{with}: byte {at} is {:#04x}, by way of bf16 {:#04x}", direct[at], by_way[at]);
         }
     }
-    Ok(Outcome::Holds)
+    Ok(())
 }
 
 /// The first rows of a pass have the same bits in a shorter pass.
-fn cuts(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
+fn cuts(dev: &mut Cuda, case: Case) -> anyhow::Result<()> {
     let most = dev.prefill_rows().min(1000);
     let of = |rows| Case { pass: Pass::Prefill { rows }, ..case };
     for op in operations_of(Group::Fp8Cuts) {
@@ -125,11 +125,11 @@ fn cuts(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
             same_bits(&few, all.get(..few.len()).unwrap_or_default(), what)?;
         }
     }
-    Ok(Outcome::Holds)
+    Ok(())
 }
 
 /// At the start of a segment an fp8 product equals the bf16 product.
-fn first_rows(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
+fn first_rows(dev: &mut Cuda, case: Case) -> anyhow::Result<()> {
     let run = |dev: &mut Cuda, read: usize, in_fp8: bool| {
         dev.segment_at(read);
         NORM_LINEAR.eager(dev, Case { sizes: Sizes { in_fp8, ..case.sizes }, ..case })
@@ -138,11 +138,11 @@ fn first_rows(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
     let later = run(dev, fp8::PLAIN_ROWS, true)?;
     same_bits(&plain, &narrow, "bf16 and fp8")?;
     ensure!(same_bits(&plain, &later, "").is_err(), "the rows after them are read in bf16 too");
-    Ok(Outcome::Holds)
+    Ok(())
 }
 
 /// From a text's second pass on the device keeps weights in e4m3 if it has room, and takes another path for MLPs.
-fn kept(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
+fn kept(dev: &mut Cuda, case: Case) -> anyhow::Result<()> {
     for op in operations_of(Group::Fp8Cuts) {
         let mut run = (op.device)(dev, case)?;
         let mut read = |dev: &mut Cuda, read: usize| {
@@ -158,5 +158,5 @@ fn kept(dev: &mut Cuda, case: Case) -> anyhow::Result<Outcome> {
         }
         ensure!(dev.memory().weights != before, "{}: nothing was kept", op.name);
     }
-    Ok(Outcome::Holds)
+    Ok(())
 }

@@ -3,11 +3,10 @@
 use anyhow::{bail, ensure};
 
 use super::cases::{self, Case, Sizes};
-use super::checks::{Checks, Extent, Outcome, relative, same_bits};
+use super::checks::{Checks, Extent, relative, same_bits};
 use super::reference::Judged;
 use super::table::{
-    ATTENTION, BF16, DRAFT, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, LIGHTNING, NORM_LINEAR, Pair, TOP_LOGITS,
-    modes, name, operations_of,
+    ATTENTION, BF16, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, NORM_LINEAR, Pair, modes, name, operations_of,
 };
 use super::{cuts, fp8, ready};
 use crate::backend::cpu::Cpu;
@@ -54,13 +53,11 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     let pair = &mut Pair { cpu, dev };
     let passes = cases::passes(verify, prefill);
     for pass in passes.iter().copied() {
-        let case = Case { sizes, pass, position: 0, seed: 11 };
-        operations_of(Group::Passes).for_each(|op| op.check(checks, pair, case, ""));
-        if let Pass::Verify { .. } = pass {
-            TOP_LOGITS.check(checks, pair, case, "");
-        }
-        for (op, position) in [(LIGHTNING, 0), (LIGHTNING, 2_000_000), (DRAFT, 0), (DRAFT, 700)] {
-            op.check(checks, pair, Case { position, ..case }, "");
+        let verify = matches!(pass, Pass::Verify { .. }).then(|| operations_of(Group::Verify));
+        for op in operations_of(Group::Passes).chain(verify.into_iter().flatten()) {
+            for position in op.positions.iter().copied() {
+                op.check(checks, pair, Case { sizes, pass, position, seed: 11 }, "");
+            }
         }
     }
     let case = Case { sizes, pass: Pass::Verify { rows: 3 }, position: 0, seed: 29 };
@@ -72,7 +69,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         let long = pass.rows() > 100;
         for position in positions.iter().copied().filter(|p| !long || [0, 6143, 20_000].contains(p)) {
             let case = Case { sizes, pass, position, seed: 23 };
-            checks.add(name("sparse layer", case), || sparse(pair, case));
+            checks.compare(name("sparse layer", case), ATTENTION, || sparse(pair, case));
         }
     }
     checks.add("comparison: one bit in any place is found", || one_bit_is_found(pair.dev));
@@ -101,7 +98,7 @@ fn rows_together(checks: &mut Checks, dev: &mut Cuda, case: Case) {
     ready::check(checks, dev, case);
 }
 
-fn one_bit_is_found(dev: &mut Cuda) -> anyhow::Result<Outcome> {
+fn one_bit_is_found(dev: &mut Cuda) -> anyhow::Result<()> {
     let a: Vec<u8> = (0..16 * (3 * 1024 + 5)).map(|i| (i * 7 % 251) as u8).collect();
     ensure!(!dev.differ(&a, &a)?, "equal arrays are reported to differ");
     for at in [0, 5, 1024 * 16 + 11, 2 * 1024 * 16 - 1, a.len() - 1] {
@@ -109,11 +106,11 @@ fn one_bit_is_found(dev: &mut Cuda) -> anyhow::Result<Outcome> {
         b.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 0x10);
         ensure!(dev.differ(&a, &b)?, "a bit in byte {at} is not found");
     }
-    Ok(Outcome::Holds)
+    Ok(())
 }
 
 /// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.
-fn sparse(pair: &mut Pair, case: Case) -> anyhow::Result<Outcome> {
+fn sparse(pair: &mut Pair, case: Case) -> anyhow::Result<f64> {
     let Case { sizes, pass, position, seed } = case;
     let spec = cases::sparse_spec(sizes);
     let (before, width) = (cases::cache_rows(&spec, position, seed + 8), spec.projection_width());
@@ -149,7 +146,7 @@ fn sparse(pair: &mut Pair, case: Case) -> anyhow::Result<Outcome> {
     let error = device.error((pass.rows() / 12).max(1))?;
     device.mass("device")?;
     Judged::new(&spec, &q, &expected, &oracle, position)?.mass("CPU")?;
-    Ok(Outcome::Error { error, budget: ATTENTION })
+    Ok(error)
 }
 
 /// The rows of a pass, and the cache before it.

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::cases::{HEAD, Sizes, lightning_spec, sparse_spec};
+use super::cases::{HEAD, Sizes, lightning_spec, passes, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
@@ -43,20 +43,28 @@ const PREFILLS: usize = 3;
 type Work = (usize, usize);
 type Call<'a> = dyn FnMut(&mut Cuda, usize, Pass) -> Result<()> + 'a;
 
-/// Each entry is measured on its own, so that a failure hides no other.
-pub struct Rates<'a> {
-    pub dev: &'a mut Cuda,
-    pub ceilings: Ceilings,
+/// Speeds of all operations; what failed, and why. Each entry is measured on its own, so that a failure hides no other.
+#[derive(Default)]
+pub struct Rates {
+    pub ceilings: Option<Ceilings>,
     pub list: Vec<Rate>,
     pub failed: Vec<(String, String)>,
 }
 
-/// Verify passes of these rows.
-fn verify(rows: &[usize]) -> Vec<Pass> {
-    rows.iter().map(|rows| Pass::Verify { rows: *rows }).collect()
+pub fn measure(dev: &mut Cuda) -> Rates {
+    let mut bench = Bench { dev, rates: Rates::default() };
+    if let Err(e) = bench.run() {
+        bench.rates.failed.push(("rates".to_owned(), e.to_string()));
+    }
+    bench.rates
 }
 
-impl Rates<'_> {
+struct Bench<'a> {
+    dev: &'a mut Cuda,
+    rates: Rates,
+}
+
+impl Bench<'_> {
     /// Measures each pass of `op`: a verify pass with each of `copies` in turn, a prefill pass with one. `work` has the
     /// bytes and the operations of a pass.
     fn measure(&mut self, name: &str, passes: &[Pass], copies: usize, work: &dyn Fn(Pass) -> Work, op: &mut Call) {
@@ -68,16 +76,16 @@ impl Rates<'_> {
             let ms = match self.time(pass, copies, op) {
                 Ok(ms) => ms,
                 Err(e) => {
-                    self.failed.push((name, e.to_string()));
+                    self.rates.failed.push((name, e.to_string()));
                     continue;
                 }
             };
             let (bytes, flops) = work(pass);
             let (gb_per_s, tflops) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
-            let read = gb_per_s / self.ceilings.read_gb_per_s.max(1e-9);
-            let gemm = tflops / self.ceilings.gemm_tflops.max(1e-9);
+            let most = self.rates.ceilings.unwrap_or_default();
+            let (read, gemm) = (gb_per_s / most.read_gb_per_s.max(1e-9), tflops / most.gemm_tflops.max(1e-9));
             let (share, ceiling) = if read >= gemm { (read, "read") } else { (gemm, "gemm") };
-            self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
+            self.rates.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
         }
     }
 
@@ -95,7 +103,8 @@ impl Rates<'_> {
         Ok(f64::from(ms) / (times * copies) as f64)
     }
 
-    pub fn run(&mut self) -> Result<()> {
+    fn run(&mut self) -> Result<()> {
+        self.rates.ceilings = Some(self.dev.ceilings(2 << 30, 8192)?);
         // The middle of a document, as during a long read.
         self.dev.segment_at(usize::MAX);
         for form in FORMS {
@@ -122,7 +131,7 @@ impl Rates<'_> {
     fn gemms(&mut self, form: Form, in_fp8: bool) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
-        let most = Pass::Prefill { rows: self.dev.prefill_rows() };
+        let most = self.dev.prefill_rows();
         let width = s.heads * HEAD;
         let (norm, out_norm) = (self.dev.ones(s.hidden)?, self.dev.ones(width)?);
         let mut h = self.random_buf(s.hidden, BufKind::Residual, 1.0, 1)?;
@@ -137,9 +146,9 @@ impl Rates<'_> {
         ] {
             let passes = match (name, in_fp8) {
                 ("head" | "norm_linear sparse", true) => continue,
-                ("head", false) => verify(&[1, 2, 8, 16]),
-                (_, true) => vec![most],
-                (_, false) => [verify(&[1, 2, 8, 16]), vec![most]].concat(),
+                ("head", false) => passes(&[1, 2, 8, 16], &[]),
+                (_, true) => passes(&[], &[most]),
+                (_, false) => passes(&[1, 2, 8, 16], &[most]),
             };
             let doubled = if name == "norm_gate_up" { 2 } else { 1 };
             let bytes = form.bytes(doubled * out, inner);
@@ -198,7 +207,7 @@ impl Rates<'_> {
                 (rows * width * (2 * 3 + 4), rows * spec.heads * (2 * 64 * 128 * 2 + 2 * 128 * 128 * 2))
             }
         };
-        for pass in [verify(&[1, 8, 16]), vec![Pass::Prefill { rows: self.dev.prefill_rows() }]].concat() {
+        for pass in passes(&[1, 8, 16], &[self.dev.prefill_rows()]) {
             self.dev.seek(100_000)?;
             if let Pass::Verify { .. } = pass {
                 // One accepted row is pending, as during an answer: the state is read and written.
@@ -231,7 +240,7 @@ impl Rates<'_> {
         let keys = spec.level1_rows(context) + spec.level2_rows(context);
         let flops = |pass: Pass, each: usize, keys: usize| pass.rows() * each * spec.heads * HEAD * keys;
         let [append, select, attend] = ["append_kv", "select_blocks", "attend"].map(|op| format!("{op} @ {context}"));
-        for pass in [verify(&[1, 8, 16]), vec![Pass::Prefill { rows: most }]].concat() {
+        for pass in passes(&[1, 8, 16], &[most]) {
             let verify = matches!(pass, Pass::Verify { .. });
             if verify {
                 self.measure(&append, &[pass], copies, &|pass| (pass.rows() * 4 * row_bytes, 0), &mut |b, i, pass| {
@@ -257,7 +266,7 @@ impl Rates<'_> {
         let mut h = self.dev.buf(s.hidden, BufKind::Residual)?;
         let logits = self.random_buf(s.vocab, BufKind::Logits, 3.0, 7)?;
         self.dev.set_tokens(&(0..16).map(|i| i * 4099).collect::<Vec<u32>>())?;
-        let passes = verify(&[1, 16]);
+        let passes = passes(&[1, 16], &[]);
         self.measure("embed", &passes, 1, &|pass| (pass.rows() * s.hidden * 6, 0), &mut |b, _, pass| {
             b.embed(&mut h, &table, 12.0, pass)
         });

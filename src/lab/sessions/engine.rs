@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::super::clients::{EngineClient, Events, PATIENCE, failed, greedy};
 use super::super::report::{Samples, ms, quantiles};
-use super::super::scratch::{SAVING, message};
+use super::super::scratch::{SAVING, all_saved, message};
 use super::REPEATS;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::transcript::Role;
@@ -127,7 +127,7 @@ impl Session<'_> {
 
     fn inter_token(&mut self, decode: u64) -> Result<Value, Failure> {
         let Some(base) = self.store.segment(self.tip)? else { return Err(failed("the measured session is gone")) };
-        let (events, _outcome) = crossbeam_channel::unbounded();
+        let (events, outcome) = crossbeam_channel::unbounded();
         let writer = Writer::start(Arc::clone(self.store), events)?;
         let session = self.store.new_session_id();
         let name = "inter-token".to_owned();
@@ -169,9 +169,7 @@ impl Session<'_> {
             })?;
             on.extend(saving.gaps);
         }
-        if !matches!(writer.close(Instant::now() + SAVING), Ok(None)) {
-            return Err(Failure::new(Exit::Disk, "state was not written in time"));
-        }
+        all_saved(writer, &outcome)?;
         let tokens = on.len();
         let ([on_p50, on_p99], [off_p50, off_p99]) = (quantiles(on, [0.5, 0.99]), quantiles(off, [0.5, 0.99]));
         Ok(json!({
