@@ -106,6 +106,21 @@ pub(super) fn truncate(
     Ok(format!("{kept}{end}"))
 }
 
+pub(super) fn dictsort(
+    value: &Value,
+    case_sensitive: Option<bool>,
+    by: Option<&str>,
+    reverse: Option<bool>,
+    names: Kwargs,
+) -> Result<Value, Error> {
+    let case_sensitive = either(case_sensitive, &names, "case_sensitive")?.unwrap_or(false);
+    let (by, reverse) = (either(by, &names, "by")?.unwrap_or("key"), either(reverse, &names, "reverse")?);
+    names.assert_all_used()?;
+    let reverse = reverse.unwrap_or(false);
+    let names = [("case_sensitive", Value::from(case_sensitive)), ("by", by.into()), ("reverse", reverse.into())];
+    minijinja::filters::dictsort(value, names.into_iter().collect())
+}
+
 pub(super) fn wordcount(text: &str) -> usize {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count()
 }
