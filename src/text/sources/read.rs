@@ -12,7 +12,7 @@ use super::super::encoding;
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::extracted::{self, extension, run};
-use super::{Chosen, Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
+use super::{Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
 use crate::core::{files, plain_words};
 use crate::engine::protocol::Cancel;
 
@@ -152,7 +152,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
 /// Whether the file is a named pipe, such as a shell's `<(COMMAND)`. Standard input is read elsewhere.
 fn is_pipe(found: &Found, meta: &Metadata) -> bool {
     let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
-    found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
+    found.named && meta.file_type().is_fifo() && !is_stdin
 }
 
 #[cfg(test)]

@@ -16,20 +16,16 @@ static CONVERSION: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"%(?:\((?<name>[^)]*)\))?(?<flags>[-+ #0]*\d*(?:\.\d+)?)(?<kind>[A-Za-z%])").ok());
 
 /// `left % right`: text that is filled in, or the remainder.
-pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
+pub(super) fn percent(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {
         return filled(text, right);
     }
-    let zero = || refused("division by zero");
-    match (i64::try_from(left.clone()), i64::try_from(right.clone())) {
-        (Ok(_), Ok(0)) => Err(zero()),
-        // The sign is the divisor's.
-        (Ok(left), Ok(right)) => Ok(Value::from((left.wrapping_rem(right) + right).wrapping_rem(right))),
-        _ => {
-            let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
-            if right == 0.0 { Err(zero()) } else { Ok(Value::from(left - right * (left / right).floor())) }
-        }
+    if *right == Value::from(0) {
+        return Err(refused("division by zero"));
     }
+    // The engine's own operator; its error is without a line, which the caller adds.
+    let remainder = state.env().compile_expression("left % right")?.eval(minijinja::context! { left, right });
+    remainder.map_err(|e| refused(e.detail().unwrap_or("not numbers")))
 }
 
 /// The filter `format`: a text that is filled in with arguments or, by name, with keyword arguments.
