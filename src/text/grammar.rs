@@ -53,7 +53,7 @@ fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
             Grammar::Json(schema) => {
                 let mut schema = compact(schema);
                 tighten(&mut schema).map_err(anyhow::Error::msg)?;
-                references::spell_out(&mut schema).map_err(anyhow::Error::msg)?;
+                references::spell_out(&mut schema);
                 TopLevelGrammar::from_json_schema(schema)
             }
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
@@ -158,6 +158,9 @@ impl Grammars {
 /// The library's message on one line. For a regular expression the error is on the last line; for a schema that only refers to
 /// itself there is a single word.
 fn one_line(text: &str) -> String {
+    if let Some(astray) = references::astray(text) {
+        return astray;
+    }
     let plain = [
         ("panic", "the library fails on it"),
         ("Failed to generate regex", "its limits are beyond the numbers that can be kept to"),

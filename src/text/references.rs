@@ -13,6 +13,8 @@ pub(super) const NAMED: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 /// Name among the definitions of copies of schemas that the library cannot reach.
 const COPIES: &str = "x-sala-chat-copies";
+/// Prefix of a reference without a target, so that the library's error names it.
+const NOWHERE: &str = "x-sala-chat-nowhere:";
 /// Characters of a reference in a sentence.
 const MOST_CHARACTERS: usize = 200;
 
@@ -37,27 +39,22 @@ pub(crate) fn each(schema: &mut Value, change: &mut dyn FnMut(&mut String)) {
     }
 }
 
-/// Writes the references of a schema so that the library finds what they mean: what a pointer with escapes leads to is copied. The
-/// error is a phrase about one that leads nowhere.
-pub(super) fn spell_out(schema: &mut Value) -> Result<(), String> {
+/// Writes the references of a schema so that the library finds what they mean: what a pointer with escapes leads to is copied.
+pub(super) fn spell_out(schema: &mut Value) {
     let mut spelled = BTreeMap::new();
     each(schema, &mut |reference: &mut String| drop(spelled.insert(reference.clone(), String::new())));
     let mut copies = Vec::new();
     for (reference, spelled) in &mut spelled {
+        let is_plain = !reference.contains(['~', '%']);
         *spelled = match target(schema, reference) {
             // The whole schema, for the library too.
             _ if reference == "#/" => reference.clone(),
-            Some(_) if !reference.contains(['~', '%']) => reference.clone(),
+            Some(_) if is_plain => reference.clone(),
             Some(target) => {
                 copies.push(target.clone());
                 format!("#/$defs/{COPIES}/{}", copies.len() - 1)
             }
-            None => {
-                let shown: String = reference.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS).collect();
-                return Err(format!(
-                    "it refers to '{shown}', which is not in it; a reference is a pointer into the schema, as #/$defs/NAME"
-                ));
-            }
+            None => format!("{NOWHERE}{reference}"),
         };
     }
     if !copies.is_empty()
@@ -71,7 +68,6 @@ pub(super) fn spell_out(schema: &mut Value) -> Result<(), String> {
             reference.clone_from(spelled);
         }
     });
-    Ok(())
 }
 
 /// The target of a pointer: with its escapes undone, else with its parts as names, as some programs write it.
@@ -82,12 +78,22 @@ fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value> {
     meant.and_then(|meant| schema.pointer(&meant.join("/"))).or_else(|| schema.pointer(pointer))
 }
 
+/// What to say where the library's words are about a reference that leads nowhere.
+pub(super) fn astray(message: &str) -> Option<String> {
+    let (_, reference) = message.split_once(NOWHERE)?;
+    let reference = reference.split('\'').next().unwrap_or(reference);
+    let shown: String = reference.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS).collect();
+    Some(format!(
+        "it refers to '{shown}', which is not in it; a reference is a pointer into the schema, as #/$defs/NAME"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn spelled(mut schema: Value) -> Value {
-        spell_out(&mut schema).unwrap();
+        spell_out(&mut schema);
         schema
     }
 
@@ -132,14 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_named_with_its_own_words() {
+    fn what_leads_nowhere_is_marked_and_named_with_its_own_words() {
         for lost in
             ["#/$defs/b", "#/anyOf/7", "#/anyOf/x", "#name", "other.json#/a", "https://x.org/y", "#/$defs/%ff", ""]
         {
-            let mut schema = json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {} } });
-            let message = spell_out(&mut schema).unwrap_err();
+            let schema = spelled(json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {} } }));
+            let marked = schema["$ref"].as_str().unwrap();
+            let message = astray(&format!("no such ref '{marked}' here\nat all")).unwrap();
             assert!(message.starts_with(&format!("it refers to '{lost}', which is not in it")), "{message}");
         }
+        assert_eq!(astray("Unimplemented keys: [\"not\"]"), None);
         // What looks like a reference and is none.
         let data = json!({ "const": { "$ref": "#/nowhere" }, "properties": { "$ref": { "type": "string" } } });
         assert_eq!(spelled(data.clone()), data);
