@@ -1,6 +1,6 @@
 //! Runs another program for its output, with limits on time and size. Everything it started ends with it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -52,11 +52,11 @@ pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The command of a program, such as this one, for a child that reads hostile input.
-pub(super) fn confined(program: &[OsString]) -> Result<Command, Failed> {
+/// The command of a child that reads hostile input: a program, normally this one, with further arguments.
+pub(super) fn confined(program: &[OsString], further: &[&OsStr]) -> Result<Command, Failed> {
     let (first, arguments) = program.split_first().ok_or_else(|| Failed::Start(ErrorKind::NotFound.into()))?;
     let mut command = Command::new(first);
-    command.args(arguments).env("RUST_BACKTRACE", "0");
+    command.args(arguments).args(further).env("RUST_BACKTRACE", "0");
     Ok(command)
 }
 

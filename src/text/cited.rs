@@ -7,6 +7,7 @@
 mod extract;
 mod fold;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -93,22 +94,9 @@ impl Source<'_> {
         let runs = (middle.start..=middle.end.checked_sub(RUN)?)
             .map(|s| (s, self.index.places(own.get(s..s + RUN).unwrap_or_default())));
         let (from, places) = runs.min_by_key(|(_, places)| places.len())?;
-        let mut best: Option<(Place, bool)> = None;
-        for (_, place) in places.iter().take(MOST_PLACES) {
-            let Some(place) = self.place(cut, own, from, *place as usize).filter(|p| p.run.len() >= need) else {
-                continue;
-            };
-            let fitting = fits(&place);
-            let rank = |place: &Place, fits: bool| (place.matched, fits, place.run.len());
-            if best.as_ref().is_none_or(|(best, best_fits)| rank(&place, fitting) > rank(best, *best_fits)) {
-                let done = place.matched == Match::Exact && fitting;
-                best = Some((place, fitting));
-                if done {
-                    break;
-                }
-            }
-        }
-        best.map(|(place, _)| place)
+        let places = places.iter().take(MOST_PLACES).filter_map(|(_, at)| self.place(cut, own, from, *at as usize));
+        let long = places.filter(|place| place.run.len() >= need);
+        long.min_by_key(|place| Reverse((place.matched, fits(place), place.run.len())))
     }
 
     /// The longest run of equal words through the quote's word `from` at the document's word `at`.
@@ -171,14 +159,11 @@ pub fn check(answer: &str, documents: &[Source<'_>]) -> Vec<Quote> {
 /// The quote, with its document and the words that stand there.
 fn looked_up<'a, 'd>(answer: &str, cut: &Cut, documents: &'a [Source<'d>]) -> (Quote, Option<(&'a Source<'d>, Place)>) {
     let (own, claim) = (words(&cut.text), claim(answer, cut));
-    let mut best: Option<(&Source<'_>, Place)> = None;
-    for document in documents {
+    let found = documents.iter().filter_map(|document| {
         let fits = |place: &Place| claim.as_ref().is_none_or(|claim| claim.holds(document, place) == Some(true));
-        let place = document.find(cut, &own, fits);
-        if let Some(place) = place.filter(|p| best.as_ref().is_none_or(|(_, b)| p.matched > b.matched)) {
-            best = Some((document, place));
-        }
-    }
+        Some((document, document.find(cut, &own, fits)?))
+    });
+    let best = found.min_by_key(|(_, place)| Reverse(place.matched));
     let mut quote = Quote { text: cut.text.clone(), ..Quote::default() };
     if let Some((document, place)) = &best {
         let ((first_line, page), (last_line, _)) = document.lines(place);

@@ -41,23 +41,18 @@ pub(super) struct Evidence {
 
 /// The evidence for the sentences that begin at these positions.
 pub(super) fn weigh(text: &[u8], begin: &[usize], quoting: &Quoting) -> Vec<Evidence> {
-    let mut evidence = vec![Evidence::default(); begin.len()];
     let (documents, question) = parts(text);
     let stems = stems(text.get(question).unwrap_or_default());
     if stems.is_empty() {
-        return evidence;
+        return vec![Evidence::default(); begin.len()];
     }
     let read = Read::of(text, &documents, &stems, &quoting.thesaurus);
-    let documents = documents.iter().map(|document| {
-        let place = |at: usize| begin.partition_point(|begin| *begin < at);
-        place(document.start)..place(document.end)
+    let weighed = begin.iter().map(|begin| {
+        let document = documents.get(documents.partition_point(|document| document.end <= *begin));
+        let is_inside = document.is_some_and(|document| document.start <= *begin);
+        if is_inside { read.evidence(*begin, quoting) } else { Evidence::default() }
     });
-    for i in documents.flatten() {
-        if let (Some(evidence), Some(begin)) = (evidence.get_mut(i), begin.get(i)) {
-            *evidence = read.evidence(*begin, quoting);
-        }
-    }
-    evidence
+    weighed.collect()
 }
 
 /// The documents of a text, and the last question: all are turns of the same role.

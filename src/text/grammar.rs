@@ -24,30 +24,31 @@ use crate::engine::protocol::{Constrain, Constraint, Token};
 const STACK_BYTES: usize = 64 << 20;
 /// Bytes of a text that are tried with a schema.
 const TRIED_BYTES: usize = 64;
+const NOTHING: &str = "no text keeps to it";
 
-/// Does what the library may fail at, on a thread with a deep stack; `None` if it panics, or there is no thread to be had.
-fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
+/// Does what the library may fail at, on a thread with a deep stack. The error is a phrase.
+fn deep<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> Result<T, String> {
+    let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
         thread.spawn_scoped(scope, || caught(work)).ok()?.join().ok().flatten()
-    })
+    });
+    done.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))
 }
 
 /// What compiles for these tokens, of which `end` ends a text.
 fn factory(words: &[Vec<u8>], end: Token) -> Result<ParserFactory, String> {
-    let made = caught(move || {
+    deep(|| {
         let count = u32::try_from(words.len()).unwrap_or(u32::MAX);
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(count, end), words)));
         let mut factory = ParserFactory::new_simple(&environment)?;
         factory.quiet();
-        anyhow::Ok(factory)
-    });
-    made.ok_or("the library fails on this vocabulary")?.map_err(|e| one_line(&e.to_string()))
+        Ok(factory)
+    })
 }
 
 /// What keeps a text to a grammar. The error is a phrase: it is no grammar, no text keeps to it, or it is beyond a limit.
 fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
-    let compiled = deep(|| {
+    deep(|| {
         let grammar = match grammar {
             Grammar::Json(schema) => {
                 let mut schema = compact(schema);
@@ -61,15 +62,10 @@ fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
                 TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
             }
         };
-        let parser = factory.create_parser(grammar)?;
-        let mut matcher = Matcher::new(Ok(parser));
-        let first = matcher.compute_mask_or_eos()?;
-        anyhow::Ok((matcher, first.is_zero()))
-    });
-    match compiled.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))? {
-        (_, true) => Err("no text keeps to it".to_owned()),
-        (matcher, false) => Ok(matcher),
-    }
+        let mut matcher = Matcher::new(Ok(factory.create_parser(grammar)?));
+        anyhow::ensure!(!matcher.compute_mask_or_eos()?.is_zero(), NOTHING);
+        Ok(matcher)
+    })
 }
 
 /// Why a grammar cannot be used. It is compiled for texts of single bytes, and a text is begun with it.
@@ -90,13 +86,9 @@ pub(super) fn trial(grammar: &Grammar) -> Result<Option<String>, String> {
             let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
             matcher.consume_token(Token::from(next))?;
         }
-        anyhow::Ok(())
+        Ok(())
     };
-    let begun = compile(&factory, grammar).and_then(|matcher| {
-        let begun = deep(|| begin(matcher)).ok_or("the library fails on it")?;
-        begun.map_err(|e| one_line(&e.to_string()))
-    });
-    Ok(begun.err())
+    Ok(compile(&factory, grammar).and_then(|matcher| deep(|| begin(matcher))).err())
 }
 
 /// A schema without white space between the parts of a text, unless it has settings of its own: white space takes time, and a small
@@ -179,7 +171,7 @@ fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let first = lines.next().unwrap_or("it cannot be used");
     let line = match lines.next_back().filter(|_| first.ends_with(':')) {
-        _ if StopReason::NoExtensionBias.to_string() == first => "no text keeps to it".to_owned(),
+        _ if StopReason::NoExtensionBias.to_string() == first => NOTHING.to_owned(),
         Some(last) => format!("{first} {last}"),
         None => first
             .replace("Unimplemented keys", "keywords that cannot be enforced")
@@ -216,12 +208,7 @@ impl Masked {
         match self.matcher.stop_reason() {
             StopReason::NotStopped => continues && self.matcher.is_accepting().unwrap_or(false),
             StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => true,
-            StopReason::MaxTokensTotal
-            | StopReason::MaxTokensParser
-            | StopReason::InternalError
-            | StopReason::LexerTooComplex
-            | StopReason::ParserTooComplex
-            | StopReason::Cancelled => false,
+            _ => false,
         }
     }
 

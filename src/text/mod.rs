@@ -148,17 +148,7 @@ impl TextModel {
 
     /// Adds related words from the file that `quote_thesaurus` names, if it names one.
     pub fn with_thesaurus(self, read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>) -> Result<TextModel, TextError> {
-        let Some(name) = self.recommended.thesaurus().map(str::to_owned) else { return Ok(self) };
-        // Only files of the model's folder may be named.
-        if Path::new(&name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
-            return Err(TextError::malformed("generation_config.json", reason));
-        }
-        let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
-        let file = read(&name).map_err(|e| TextError::malformed(&name, named(e)))?;
-        let recommended =
-            self.recommended.with_thesaurus(file).map_err(|reason| TextError::malformed(&name, reason))?;
-        Ok(TextModel { recommended, ..self })
+        Ok(TextModel { recommended: self.recommended.with_thesaurus(read)?, ..self })
     }
 
     /// From file contents, for the built-in model. Without a `generation_config` nothing is recommended.

@@ -1,10 +1,12 @@
 //! Sampling that a model's authors recommend, in `generation_config.json` or else on the family's card, and how the
 //! model begins a quote.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::quotes::MARK;
-use super::thesaurus;
+use super::{TextError, thesaurus};
 use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 
 /// From the card of MiniCPM-SALA, for folders without a value. Greedy answers of this family may never end.
@@ -35,6 +37,7 @@ const EVIDENCE: f64 = 10.0;
 pub struct Recommended {
     values: Vec<(&'static str, f64, Source)>,
     quoting: Option<Quoting>,
+    /// Name of the file with related words, of use to quotes alone.
     thesaurus: Option<String>,
 }
 
@@ -79,20 +82,24 @@ impl Recommended {
             covered: weight("quote_covered").max(0.0),
             thesaurus: String::new(),
         };
-        let thesaurus = file.get("quote_thesaurus").and_then(Value::as_str).filter(|_| opening.is_some());
-        Recommended { values, quoting: opening.map(quoting), thesaurus: thesaurus.map(str::to_owned) }
+        let thesaurus = file.get("quote_thesaurus").and_then(Value::as_str).map(str::to_owned);
+        Recommended { values, quoting: opening.map(quoting), thesaurus }
     }
 
-    pub fn thesaurus(&self) -> Option<&str> {
-        self.thesaurus.as_deref()
-    }
-
-    /// With what that file holds. The error says which line is wrong, and why.
-    pub fn with_thesaurus(mut self, file: Vec<u8>) -> Result<Recommended, String> {
-        let text = thesaurus::checked(file)?;
-        if let Some(quoting) = &mut self.quoting {
-            quoting.thesaurus = text;
+    /// With what the file holds that `quote_thesaurus` names, if it names one.
+    pub fn with_thesaurus(
+        mut self,
+        read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>,
+    ) -> Result<Recommended, TextError> {
+        let (Some(quoting), Some(name)) = (&mut self.quoting, &self.thesaurus) else { return Ok(self) };
+        // Only files of the model's folder may be named.
+        if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
+            return Err(TextError::malformed("generation_config.json", reason));
         }
+        let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
+        let text = read(name).map_err(named).and_then(thesaurus::checked);
+        quoting.thesaurus = text.map_err(|reason| TextError::malformed(name, reason))?;
         Ok(self)
     }
 
@@ -159,15 +166,23 @@ mod tests {
     fn a_folder_names_a_file_with_related_words() {
         let of = |file: Value| Recommended::of_folder(Some(file.to_string().as_bytes()));
         let keys = serde_json::json!({"quote_opening": "Says: \"", "quote_related": 1.5, "quote_covered": 6, "quote_thesaurus": "w.txt"});
-        let named = of(keys.clone());
-        assert_eq!(named.thesaurus(), Some("w.txt"));
-        let quoting = named.clone().with_thesaurus(b"cost price\n".to_vec()).unwrap().quoting.unwrap();
+        let with = |file: Value, words: &'static [u8]| {
+            let mut read = None;
+            let found = of(file).with_thesaurus(|name| {
+                read = Some(name.to_owned());
+                Ok(words.to_vec())
+            });
+            (read, found.map(|found| found.quoting).map_err(|e| e.to_string()))
+        };
+        let (read, quoting) = with(keys.clone(), b"cost price\n");
+        assert_eq!(read.as_deref(), Some("w.txt"));
+        let quoting = quoting.unwrap().unwrap();
         assert_eq!((quoting.related, quoting.covered, quoting.thesaurus.as_str()), (1.5, 6.0, "cost price\n"));
-        assert_eq!(named.with_thesaurus(b"cost".to_vec()).unwrap_err(), "line 1: a group has two words or more");
+        let refused = with(keys.clone(), b"cost").1.unwrap_err();
+        assert!(refused.starts_with("w.txt: line 1: a group has two words or more"), "{refused}");
         // Of use to quotes alone.
         let mut without = keys;
         without["quote_opening"] = Value::Null;
-        assert_eq!(of(without.clone()).thesaurus(), None);
-        assert_eq!(of(without).with_thesaurus(b"a b".to_vec()).unwrap().quoting, None);
+        assert_eq!(with(without, b"a b"), (None, Ok(None)));
     }
 }

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::Read;
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,11 +64,8 @@ impl Checker {
     fn tried(&self, text: String) -> Result<Option<String>, String> {
         let too_much =
             |what: String| Ok(Some(format!("compiling it takes more than {what}; ask with a simpler schema")));
-        let run = |mut command: Command| {
-            command.arg(CHILD);
-            child::run(command, text.as_bytes(), LIMITS, &Cancel::default())
-        };
-        match child::confined(&self.program).and_then(run) {
+        let run = |command| child::run(command, text.as_bytes(), LIMITS, &Cancel::default());
+        match child::confined(&self.program, &[CHILD.as_ref()]).and_then(run) {
             Ok(output) => serde_json::from_slice(&output).map_err(|e| e.to_string()),
             Err(Failed::TimedOut) => too_much(format!("{} s", LIMITS.time.as_secs())),
             Err(Failed::Killed(_)) => too_much(format!("{} GiB of memory or too deep a stack", MEMORY_BYTES >> 30)),

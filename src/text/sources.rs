@@ -76,15 +76,8 @@ pub struct Found {
     pub path: PathBuf,
     /// Its name in errors: as given, or as `name` inside a folder.
     pub shown: String,
-    pub chosen: Chosen,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chosen {
-    /// Named: a failure is an error.
-    Named,
-    /// Inside a folder or glob: a failure is a note.
-    Within,
+    /// Its failure is an error; that of a file inside a folder or glob is a note.
+    pub named: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +150,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                     gathered.documents.push(document);
                 }
                 Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
-                Err(error) if found.chosen == Chosen::Named => return Err(error),
+                Err(error) if found.named => return Err(error),
                 Err(error) => {
                     let reason = error.to_string();
                     let reason = reason.strip_prefix(&format!("{}: ", found.name)).unwrap_or(&reason).to_owned();
@@ -206,7 +199,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
             Ok(_) => {
                 let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
                 let (name, shown) = (clean_name(&name), given.clone());
-                files.found.push(Found { name, path, shown, chosen: Chosen::Named });
+                files.found.push(Found { name, path, shown, named: true });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if let Ok(target) = std::fs::read_link(&path) {
@@ -282,7 +275,7 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
             return Err(SourceError::TooMany { limit: FILES });
         }
         let name = clean_name(&named(entry.path()).to_string_lossy());
-        files.found.push(Found { shown: name.clone(), name, path: entry.into_path(), chosen: Chosen::Within });
+        files.found.push(Found { shown: name.clone(), name, path: entry.into_path(), named: false });
     }
     Ok(())
 }
@@ -313,7 +306,7 @@ fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Canc
             Ok(_) => {
                 let name = inside.to_string_lossy();
                 let name = clean_name(name.rsplit_once("../").map_or(&*name, |(_, n)| n));
-                files.found.push(Found { shown: name.clone(), name, path, chosen: Chosen::Within });
+                files.found.push(Found { shown: name.clone(), name, path, named: false });
             }
             Err(e) => files.skip(&inside, plain_words(&e)),
         }

@@ -1,17 +1,15 @@
 //! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
-//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both. Invariant: all deltas together equal the text of the whole list after the prompt, without special
+//! into characters, `Splitter` separates `<think>…</think>`, [`StreamDecoder`] combines both, and [`Places`] says where in a
+//! text each token begins. Invariant: all deltas together equal the text of the whole list after the prompt, without special
 //! tokens; no part of a tag is ever emitted.
-
-mod places;
 
 use std::sync::Arc;
 
 use super::own_space::{Before, OwnSpace};
 use super::thoughts::{self, CLOSE, OPEN};
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Specials, Tokenizer};
 use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
-pub use places::Places;
 
 /// Bytes to characters. Holds back an incomplete character.
 #[derive(Clone, Debug)]
@@ -97,63 +95,77 @@ impl Begin {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// Nothing but white space so far.
-    Start,
-    /// After `<think>`, nothing but white space so far.
-    ThoughtStart,
-    Thought,
-    /// After `</think>`, nothing but white space so far.
-    AnswerStart,
-    Answer,
-    /// A raw completion has no thoughts.
-    Raw,
-}
-
 /// Separates thoughts from an answer. As plain text, `<think>` opens a thought only at the beginning of an answer:
 /// later the answer only mentions it. As a control token it opens one anywhere.
 #[derive(Clone, Debug)]
-pub struct Splitter {
-    part: Part,
+struct Splitter {
+    in_thought: bool,
+    /// More than white space of the thought or the answer was met.
+    begun: bool,
+    /// Nothing but white space came so far, and a tag may open a thought.
+    may_open: bool,
     /// Text that may become a tag, or white space that ends a thought.
     held: String,
 }
 
 impl Splitter {
-    pub fn new(begin: Begin) -> Splitter {
-        let part = match begin {
-            Begin::Answer => Part::Start,
-            Begin::Thought => Part::ThoughtStart,
-        };
-        Splitter { part, held: String::new() }
+    fn new(begin: Begin) -> Splitter {
+        let in_thought = begin == Begin::Thought;
+        Splitter { in_thought, begun: false, may_open: !in_thought, held: String::new() }
     }
 
-    pub fn in_thought(&self) -> bool {
-        match self.part {
-            Part::ThoughtStart | Part::Thought => true,
-            Part::Start | Part::AnswerStart | Part::Answer | Part::Raw => false,
-        }
-    }
-
-    pub fn push(&mut self, text: &str, delta: &mut Delta) {
+    fn push(&mut self, text: &str, delta: &mut Delta) {
         self.held.push_str(text);
-        while self.advance(delta) {}
+        loop {
+            let text = self.held.trim_start();
+            if self.may_open {
+                if let Some(rest) = text.strip_prefix(OPEN) {
+                    self.held = rest.to_owned();
+                    self.begin(true);
+                    continue;
+                }
+                if OPEN.starts_with(text) {
+                    return;
+                }
+                (self.may_open, self.begun) = (false, true);
+            } else if !self.begun {
+                self.held = text.to_owned();
+                self.begun = !self.held.is_empty();
+            }
+            if !self.in_thought {
+                return self.flush(delta);
+            }
+            let Some(at) = self.held.find(CLOSE) else { break };
+            let rest = self.held.split_off(at + CLOSE.len());
+            self.held.truncate(at);
+            delta.thinking.push_str(self.held.trim_end());
+            self.held = rest;
+            self.begin(false);
+        }
+        let tag = (1..CLOSE.len()).rev().find(|n| self.held.ends_with(CLOSE.get(..*n).unwrap_or(CLOSE)));
+        let certain = self.held.len() - tag.unwrap_or(0);
+        let certain = self.held.get(..certain).map_or(0, |t| t.trim_end().len());
+        let rest = self.held.split_off(certain);
+        delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
     }
 
-    pub fn open(&mut self, delta: &mut Delta) {
+    fn begin(&mut self, in_thought: bool) {
+        (self.in_thought, self.begun, self.may_open) = (in_thought, false, false);
+    }
+
+    fn open(&mut self, delta: &mut Delta) {
         self.flush(delta);
-        self.part = Part::ThoughtStart;
+        self.begin(true);
     }
 
-    pub fn close(&mut self, delta: &mut Delta) {
+    fn close(&mut self, delta: &mut Delta) {
         self.finish(delta);
-        self.part = Part::AnswerStart;
+        self.begin(false);
     }
 
     /// The answer is complete: releases the text held back.
-    pub fn finish(&mut self, delta: &mut Delta) {
-        if self.in_thought() {
+    fn finish(&mut self, delta: &mut Delta) {
+        if self.in_thought {
             self.held.truncate(self.held.trim_end().len());
         }
         self.flush(delta);
@@ -161,55 +173,7 @@ impl Splitter {
 
     fn flush(&mut self, delta: &mut Delta) {
         let held = std::mem::take(&mut self.held);
-        if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
-    }
-
-    /// Emits text with a certain role; true if more may follow.
-    fn advance(&mut self, delta: &mut Delta) -> bool {
-        match self.part {
-            Part::Start => {
-                let text = self.held.trim_start();
-                if let Some(rest) = text.strip_prefix(OPEN) {
-                    self.held = rest.to_owned();
-                    self.part = Part::ThoughtStart;
-                    true
-                } else if OPEN.starts_with(text) {
-                    false
-                } else {
-                    self.part = Part::Answer;
-                    true
-                }
-            }
-            Part::ThoughtStart | Part::AnswerStart => {
-                let text = self.held.trim_start();
-                self.held = text.to_owned();
-                if self.held.is_empty() {
-                    return false;
-                }
-                self.part = if self.part == Part::ThoughtStart { Part::Thought } else { Part::Answer };
-                true
-            }
-            Part::Thought => {
-                if let Some(at) = self.held.find(CLOSE) {
-                    let rest = self.held.split_off(at + CLOSE.len());
-                    self.held.truncate(at);
-                    delta.thinking.push_str(self.held.trim_end());
-                    self.held = rest;
-                    self.part = Part::AnswerStart;
-                    return true;
-                }
-                let tag = (1..CLOSE.len()).rev().find(|n| self.held.ends_with(CLOSE.get(..*n).unwrap_or(CLOSE)));
-                let certain = self.held.len() - tag.unwrap_or(0);
-                let certain = self.held.get(..certain).map_or(0, |t| t.trim_end().len());
-                let rest = self.held.split_off(certain);
-                delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
-                false
-            }
-            Part::Answer | Part::Raw => {
-                delta.answer.push_str(&std::mem::take(&mut self.held));
-                false
-            }
-        }
+        if self.in_thought { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
     }
 }
 
@@ -219,19 +183,21 @@ pub struct StreamDecoder {
     tokenizer: Arc<Tokenizer>,
     characters: Detokenizer,
     splitter: Splitter,
+    /// A raw completion has no thoughts.
+    raw: bool,
     thought_tokens: u64,
 }
 
 impl StreamDecoder {
     pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
         let characters = Detokenizer::new(&tokenizer, Before::Text);
-        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), thought_tokens: 0 }
+        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), raw: false, thought_tokens: 0 }
     }
 
     /// For a raw completion: thoughts and their tags are text of the answer, as far as they are no control tokens.
     pub fn raw(tokenizer: Arc<Tokenizer>) -> StreamDecoder {
-        let splitter = Splitter { part: Part::Raw, held: String::new() };
-        StreamDecoder { splitter, ..StreamDecoder::new(tokenizer, Begin::Answer) }
+        let splitter = Splitter { begun: true, may_open: false, ..Splitter::new(Begin::Answer) };
+        StreamDecoder { splitter, raw: true, ..StreamDecoder::new(tokenizer, Begin::Answer) }
     }
 
     /// The text of one more token. Control tokens other than thought tags add none.
@@ -252,13 +218,13 @@ impl StreamDecoder {
                     self.characters.edge(&mut text);
                     self.splitter.push(&text, &mut delta);
                     match literal.as_str() {
-                        OPEN if self.splitter.part != Part::Raw => self.splitter.open(&mut delta),
-                        CLOSE if self.splitter.part != Part::Raw => self.splitter.close(&mut delta),
+                        OPEN if !self.raw => self.splitter.open(&mut delta),
+                        CLOSE if !self.raw => self.splitter.close(&mut delta),
                         _ => {}
                     }
                 }
             }
-            self.thought_tokens += u64::from(self.splitter.in_thought());
+            self.thought_tokens += u64::from(self.splitter.in_thought);
         }
         delta
     }
@@ -274,18 +240,17 @@ impl StreamDecoder {
     }
 
     pub fn in_thought(&self) -> bool {
-        self.splitter.in_thought()
+        self.splitter.in_thought
     }
 
     /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them;
     /// `None` while both are possible.
     pub fn in_answer(&self) -> Option<bool> {
-        match self.splitter.part {
-            Part::Start => None,
-            Part::ThoughtStart | Part::Thought => Some(false),
-            // Part of a character: no white space.
-            Part::AnswerStart => Some(!self.characters.held.is_empty()),
-            Part::Answer | Part::Raw => Some(true),
+        match (self.splitter.may_open, self.splitter.in_thought) {
+            (true, _) => None,
+            (false, true) => Some(false),
+            // Part of a character is no white space.
+            (false, false) => Some(self.splitter.begun || !self.characters.held.is_empty()),
         }
     }
 
@@ -305,13 +270,65 @@ impl StreamDecoder {
             let mut text = String::new();
             characters.push(tag, &mut text);
             splitter.push(&text, &mut Delta::default());
-            (!splitter.in_thought()).then_some(rest)
+            (!splitter.in_thought).then_some(rest)
         })
     }
 
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens
+    }
+}
+
+/// The position of each token in a text, in characters: that of the character that its first byte belongs to.
+#[derive(Clone, Debug)]
+pub struct Places {
+    tokenizer: Arc<Tokenizer>,
+    characters: Detokenizer,
+    /// Whether the text contains control tokens, as literals.
+    specials: Specials,
+    at: usize,
+}
+
+impl Places {
+    /// For the result of [`Tokenizer::spell`] for a prompt.
+    pub fn of_prompt(tokenizer: Arc<Tokenizer>) -> Places {
+        let characters = Detokenizer::new(&tokenizer, Before::Edge);
+        Places { tokenizer, characters, specials: Specials::Show, at: 0 }
+    }
+
+    /// For the result of a [`StreamDecoder`], after so many characters.
+    pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
+        let at = characters;
+        let characters = Detokenizer::new(&tokenizer, Before::Text);
+        Places { tokenizer, characters, specials: Specials::Hide, at }
+    }
+
+    pub fn next(&mut self, id: Token) -> usize {
+        let mut text = String::new();
+        match self.tokenizer.pieces.get(id) {
+            Piece::Bytes(bytes) => {
+                let (first, rest) = bytes.split_at(bytes.len().min(1));
+                self.characters.push(first, &mut text);
+                self.at += text.chars().count();
+                // The first byte ended a character, belongs to an incomplete one, or was omitted.
+                let ended = !text.is_empty() && self.characters.held.is_empty();
+                let place = if ended { self.at - 1 } else { self.at };
+                text.clear();
+                self.characters.push(rest, &mut text);
+                self.at += text.chars().count();
+                place
+            }
+            Piece::Special(literal) => {
+                self.characters.edge(&mut text);
+                self.at += text.chars().count();
+                let place = self.at;
+                if self.specials == Specials::Show {
+                    self.at += literal.chars().count();
+                }
+                place
+            }
+        }
     }
 }
 

@@ -158,9 +158,8 @@ impl Template {
 
     /// As [`Template::render`], for messages in Hugging Face's form (`tool_calls`, `reasoning_content` …), as JSON.
     pub fn render_json(&self, messages: &serde_json::Value, options: &RenderOptions) -> Result<String, TextError> {
-        let count = messages.as_array().map_or(0, Vec::len);
         let bytes = messages.to_string().len();
-        self.run(Value::from(Serde(messages)), count, bytes, options, &|| false)
+        self.run(Value::from(Serde(messages)), bytes, options, &|| false)
     }
 
     /// As [`Template::render`], until `stop`.
@@ -171,17 +170,17 @@ impl Template {
         stop: &dyn Fn() -> bool,
     ) -> Result<String, TextError> {
         let bytes = messages.iter().map(|m| m.content.len()).sum();
-        self.run(Value::from(Serde(messages)), messages.len(), bytes, options, stop)
+        self.run(Value::from(Serde(messages)), bytes, options, stop)
     }
 
     fn run(
         &self,
         messages: Value,
-        count: usize,
         bytes: usize,
         options: &RenderOptions,
         stop: &dyn Fn() -> bool,
     ) -> Result<String, TextError> {
+        let count = messages.len().unwrap_or(0);
         let context = minijinja::context! {
             messages,
             tools => if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) },

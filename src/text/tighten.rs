@@ -140,31 +140,33 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
         of => of.is_some_and(|of| of == name),
     };
     let integer = of_type("integer") && !of_type("number");
+    // The largest lower limit, and that of the negated numbers, which are the upper limits.
     let (mut least, mut most) = (None, None);
     for (name, lower, excluded) in LIMITS {
         let Some(number) = keywords.get(name).and_then(Value::as_number) else { continue };
-        let inner = || number.as_f64().map(|f| if lower { f.ceil() } else { f.floor() } as i128).filter(|_| integer);
-        let Some(limit) = whole(number).or_else(inner) else { continue };
-        let (excluded, next) = (integer && excluded, i128::from(integer && excluded && whole(number).is_some()));
-        let moved = match lower {
-            true => up((limit + next).max(if integer { -MOST } else { limit })),
-            false => -up(-(limit - next).min(if integer { MOST } else { limit })),
-        };
+        let sign = if lower { 1 } else { -1 };
+        let own = whole(number).map(|number| sign * number);
+        let inner = || number.as_f64().map(|f| (sign as f64 * f).ceil() as i128).filter(|_| integer);
+        let Some(limit) = own.or_else(inner) else { continue };
+        let excluded = integer && excluded;
+        let next = limit + i128::from(excluded && own.is_some());
+        let moved = up(if integer { next.max(-MOST) } else { next });
         let end = if lower { &mut least } else { &mut most };
-        let tightest = end.map_or(moved, |other: i128| if lower { moved.max(other) } else { moved.min(other) });
+        let tightest = end.map_or(moved, |other: i128| moved.max(other));
         *end = Some(tightest);
         if excluded {
             keywords.remove(name);
-        } else if moved == limit && whole(number).is_some() {
+        } else if own == Some(moved) {
             continue;
         }
-        let value = i64::try_from(tightest).map(Number::from).ok().or_else(|| Number::from_f64(tightest as f64));
+        let value = sign * tightest;
+        let value = i64::try_from(value).map(Number::from).ok().or_else(|| Number::from_f64(value as f64));
         let name = if excluded { name.replacen("exclusiveM", "m", 1) } else { name.to_owned() };
         keywords.extend(value.map(|value| (name, value.into())));
     }
-    let ends = if integer { (least.or(Some(-MOST)), most.or(Some(MOST))) } else { (least, most) };
-    match ends {
-        (Some(least), Some(most)) if least > most && least.max(-most) > 1 << 53 => {
+    let unlimited = integer.then_some(-MOST);
+    match (least.or(unlimited), most.or(unlimited)) {
+        (Some(least), Some(most)) if least > -most && least.max(most) > 1 << 53 => {
             Err("its limits leave no number that can be kept exactly (beyond 2^53)".to_owned())
         }
         _ => Ok(()),

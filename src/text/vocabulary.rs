@@ -56,17 +56,8 @@ impl Pieces {
     }
 }
 
-/// How a vocabulary writes bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spelling {
-    /// GPT-2's printable stand-ins for bytes.
-    ByteLevel,
-    /// `▁` for a space, `<0x0A>` for a byte.
-    SentencePiece,
-}
-
 pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token), TextError> {
-    let spelling = spelling(json)?;
+    let blocks = is_sentencepiece(json)?;
     let added = library.get_added_tokens_decoder();
     let vocabulary = library.get_vocab(true);
     let max_id =
@@ -81,16 +72,13 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
         }
     }
     let alphabet = byte_alphabet();
-    let blocks = spelling == Spelling::SentencePiece;
     let mut table = Pieces { own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
-        let bytes = || match spelling {
-            Spelling::ByteLevel => {
+        let bytes = || match blocks {
+            true => byte_token(word).map_or_else(|| word.replace(LOWER_BLOCK, " ").into_bytes(), |byte| vec![byte]),
+            false => {
                 let bytes: Option<Vec<u8>> = word.chars().map(|c| alphabet.get(&c).copied()).collect();
                 bytes.unwrap_or_else(|| word.as_bytes().to_vec())
-            }
-            Spelling::SentencePiece => {
-                byte_token(word).map_or_else(|| word.replace(LOWER_BLOCK, " ").into_bytes(), |byte| vec![byte])
             }
         };
         let piece = match added.get(&id) {
@@ -110,11 +98,13 @@ fn byte_token(word: &str) -> Option<u8> {
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
-fn spelling(json: &serde_json::Value) -> Result<Spelling, TextError> {
+/// Whether a vocabulary writes `▁` for a space and `<0x0A>` for a byte, as SentencePiece does; else it has GPT-2's printable
+/// stand-ins for bytes.
+fn is_sentencepiece(json: &serde_json::Value) -> Result<bool, TextError> {
     let kinds: Vec<&str> = steps(json, "decoder", "decoders").iter().map(kind).collect();
     match kinds.as_slice() {
-        kinds if kinds.contains(&"ByteLevel") => Ok(Spelling::ByteLevel),
-        kinds if kinds.contains(&"ByteFallback") || kinds.contains(&"Metaspace") => Ok(Spelling::SentencePiece),
+        kinds if kinds.contains(&"ByteLevel") => Ok(false),
+        kinds if kinds.contains(&"ByteFallback") || kinds.contains(&"Metaspace") => Ok(true),
         kinds => {
             let reason = format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", "));
             Err(TextError::malformed("tokenizer.json", reason))

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{Cursor, Read};
 
 use percent_encoding::percent_decode_str;
+use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 use zip::ZipArchive;
@@ -79,14 +80,7 @@ fn walk(xml: &str, mut on: impl FnMut(Node<'_>)) -> Result<(), String> {
             Event::CData(text) => on(Node::Text(&text.xml10_content())),
             Event::GeneralRef(entity) => match entity.resolve_char_ref() {
                 Ok(Some(c)) => on(Node::Text(c.encode_utf8(&mut [0; 4]))),
-                _ => on(Node::Text(match &*entity.xml10_content() {
-                    "amp" => "&",
-                    "lt" => "<",
-                    "gt" => ">",
-                    "quot" => "\"",
-                    "apos" => "'",
-                    _ => "",
-                })),
+                _ => on(Node::Text(resolve_predefined_entity(&entity.xml10_content()).unwrap_or_default())),
             },
             Event::Eof => return Ok(()),
             _ => {}

@@ -48,13 +48,10 @@ pub(super) fn read(
 ) -> Result<(String, Option<Remark>), SourceError> {
     let name = || found.shown.clone();
     let failed = |reason: String, cause: Cause| {
-        let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
+        let extension = extension(&found.path.extension().unwrap_or_default().to_string_lossy());
         SourceError::Document { name: name(), reason, extension, cause }
     };
-    let command = child::confined(&options.reader).map(|mut command| {
-        command.arg(CHILD).arg(&found.path);
-        command
-    });
+    let command = child::confined(&options.reader, &[CHILD.as_ref(), found.path.as_ref()]);
     let output = run(command, READER, options, cancel, failed)?;
     let pages: Vec<Page> = serde_json::from_slice(&output).map_err(|e| failed(e.to_string(), Cause::Content))?;
     if kind != Kind::Pdf {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Chosen, Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, read, resolve};
+use super::{Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, read, resolve};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
@@ -93,8 +93,7 @@ impl Looker {
     fn know(&mut self, folders: Vec<PathBuf>, found: &[Found]) {
         self.folders = folders.into_iter().collect();
         // The folder of a named file, which an editor may replace.
-        let named =
-            found.iter().filter(|f| f.chosen == Chosen::Named || self.paths.iter().any(|p| pattern::is_pattern(p)));
+        let named = found.iter().filter(|f| f.named || self.paths.iter().any(|p| pattern::is_pattern(p)));
         self.folders.extend(named.filter_map(|f| f.path.parent()).map(Path::to_owned));
     }
 
@@ -123,7 +122,7 @@ impl Looker {
             if stamp.is_some() && self.seen.get(&file.path).is_some_and(|(_, known)| *known == stamp) {
                 continue;
             }
-            let now = match read(&Found { chosen: Chosen::Within, ..file.clone() }, &self.options, cancel) {
+            let now = match read(&Found { named: false, ..file.clone() }, &self.options, cancel) {
                 Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
                 Ok(document) if document.text.len() as u64 > room => {
                     OnDisk::Unreadable("too much changed at once".into())

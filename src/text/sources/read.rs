@@ -12,7 +12,7 @@ use super::super::encoding;
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::extracted::{self, extension, run};
-use super::{Chosen, Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
+use super::{Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
 use crate::core::{files, plain_words};
 use crate::engine::protocol::Cancel;
 
@@ -56,35 +56,25 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     };
     // Checked again: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(&found.path).map_err(io)?;
-    if is_pipe(found, &meta) {
-        if options.pages.is_some() {
-            return Err(SourceError::NoPages(name()));
-        }
-        // A pipe without a writer counts as empty.
-        let (from, mut bytes) = (files::open_at_once(&found.path).map_err(io)?, Vec::new());
-        pipe::read(from.as_fd(), options.max_file_bytes, cancel, &mut bytes).map_err(|e| match e {
-            PipeError::Stopped => SourceError::Cancelled,
-            PipeError::TooLarge(bytes) => too_large(bytes),
-            PipeError::Read(e) | PipeError::Write(e) => io(e),
-        })?;
-        if found.path.parent() == Some(Path::new(NUMBERED)) {
-            document.name = format!("pipe-{}", found.name);
-        }
-        document.path = None;
-        let decoded = encoding::decode(bytes, options.force).map_err(binary)?;
-        (document.text, document.guessed) = (decoded.text, decoded.guessed);
-        return refuse_nothing(&found.shown, &document.text).map(|()| document);
-    }
-    if !meta.is_file() {
+    let is_pipe = is_pipe(found, &meta);
+    if !is_pipe && !meta.is_file() {
         return Err(SourceError::NotAFile(name()));
     }
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
     }
-    let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
+    // What a pipe holds is plain text.
+    let (file, extension) = match is_pipe {
+        true => (files::open_at_once(&found.path).map_err(io)?, String::new()),
+        false => {
+            let extension = extension(&found.path.extension().unwrap_or_default().to_string_lossy());
+            (files::open(&found.path).map_err(io)?.0, extension)
+        }
+    };
     let mut bytes = Vec::new();
-    let (file, size) = files::open(&found.path).map_err(io)?;
-    (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    if !is_pipe {
+        (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    }
     let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(SourceError::NoPages(name()));
@@ -104,16 +94,23 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         if let Some(refused) = needs_converter().filter(|_| is_markup) {
             return Err(refused);
         }
-        let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
+        let room = bytes.try_reserve(usize::try_from(meta.len()).unwrap_or(usize::MAX));
         room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
-        let most = options.max_file_bytes.saturating_add(1) - bytes.len() as u64;
-        file.take(most).read_to_end(&mut bytes).map_err(io)?;
-        if bytes.len() as u64 > options.max_file_bytes {
-            return Err(too_large(bytes.len() as u64));
-        }
+        let most = options.max_file_bytes.saturating_sub(bytes.len() as u64);
+        pipe::read(file.as_fd(), most, cancel, &mut bytes).map_err(|e| match e {
+            PipeError::Stopped => SourceError::Cancelled,
+            PipeError::TooLarge(bytes) => too_large(bytes),
+            PipeError::Read(e) | PipeError::Write(e) => io(e),
+        })?;
         let decoded =
             encoding::decode(bytes, options.force).map_err(|what| needs_converter().unwrap_or(binary(what)))?;
         (document.text, document.guessed) = (decoded.text, decoded.guessed);
+    }
+    if is_pipe {
+        document.path = None;
+        if found.path.parent() == Some(Path::new(NUMBERED)) {
+            document.name = format!("pipe-{}", found.name);
+        }
     }
     refuse_nothing(&found.shown, &document.text).map(|()| document)
 }
@@ -152,7 +149,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
 /// Whether the file is a named pipe, such as a shell's `<(COMMAND)`. Standard input is read elsewhere.
 fn is_pipe(found: &Found, meta: &Metadata) -> bool {
     let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
-    found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
+    found.named && meta.file_type().is_fifo() && !is_stdin
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The template engine as Hugging Face configures Jinja2.
 
+use minijinja::functions::{dict, namespace};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Value, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja::value::{Kwargs, Rest, Tuple, Value};
+use minijinja::{Environment, Error, ErrorKind};
 use minijinja_contrib::filters::{filesizeformat, striptags};
 use minijinja_contrib::globals::{cycler, joiner};
 
-use super::limits::{check_format, refused};
+use super::limits::refused;
 use super::{filters, methods, python, source};
 use crate::text::TextError;
 
@@ -37,19 +38,21 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextErro
     environment.add_filter("center", |text: &str, args: Rest<Value>| methods::padded(text, "center", &args));
     environment.add_filter("filesizeformat", filesizeformat);
     environment.add_filter("striptags", striptags);
-    environment.add_filter("format", format);
+    environment.add_filter("format", python::formatted);
+    environment.add_filter("dictsort", filters::dictsort);
     environment.add_test("sequence", filters::is_sequence);
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_test("callable", |value: &Value| value.kind() == minijinja::value::ValueKind::Plain);
+    // What a macro has of further arguments, which the engine refuses: none.
+    environment.add_global("varargs", Tuple::from(Vec::new()));
+    environment.add_global("kwargs", minijinja::context! {});
     environment.add_function("raise_exception", |text: String| Err::<Value, _>(refused(text)));
     environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
+    environment
+        .add_function("namespace", |values: Option<Value>, names: Kwargs| namespace(Some(dict(values, names)?.into())));
     environment.add_function("cycler", |items: Rest<Value>| cycler(items.0));
     environment.add_function("joiner", |sign: Option<Value>| joiner(Some(sign.unwrap_or_else(|| Value::from(", ")))));
-    let is_known = |kind: &str, name: &str| {
-        let known = environment.compile_expression_owned(format!("'{name}' is {kind}"));
-        known.and_then(|known| known.eval(())).is_ok_and(|known| known.is_true())
-    };
-    let source = source::rewritten(source, &is_known)?;
+    let source = source::rewritten(source)?;
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     let compiled = syntax.and_then(|syntax| {
         environment.set_syntax(syntax);
@@ -71,9 +74,4 @@ pub(super) fn failure(error: &Error) -> TextError {
         _ if recursion => TextError::Exhausted(what),
         _ => TextError::Template(what),
     }
-}
-
-fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    check_format(format.as_str().unwrap_or(""))?;
-    minijinja::filters::format(state, format, args)
 }

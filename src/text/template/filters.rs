@@ -1,7 +1,7 @@
 //! Filters and tests that the engine lacks, or has without arguments or values that Jinja2 takes.
 
-use minijinja::value::{Kwargs, StringInput, Value, ValueKind};
-use minijinja::{Error, State};
+use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind};
+use minijinja::{Error, ErrorKind, State};
 
 use super::limits::refused;
 use super::methods::either;
@@ -86,24 +86,22 @@ pub(super) fn indent(
     Ok(Value::from(lines.join("\n")))
 }
 
-pub(super) fn truncate(
-    text: &str,
-    length: Option<usize>,
-    cut_words: Option<bool>,
-    end: Option<&str>,
-    names: Kwargs,
-) -> Result<String, Error> {
-    let length = either(length, &names, "length")?.unwrap_or(255);
-    let cut_words = either(cut_words, &names, "killwords")?.unwrap_or(false);
-    let end = either(end, &names, "end")?.unwrap_or("...");
-    let leeway = names.get::<Option<usize>>("leeway")?.unwrap_or(5);
-    names.assert_all_used()?;
-    if text.chars().count() <= length.saturating_add(leeway) {
-        return Ok(text.to_owned());
+/// Arguments that Jinja2 takes by place too, by name.
+fn named(order: &[&str], places: Rest<Value>, names: &Kwargs) -> Result<Kwargs, Error> {
+    if places.len() > order.len() {
+        return Err(ErrorKind::TooManyArguments.into());
     }
-    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
-    let kept = if cut_words { kept.as_str() } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
-    Ok(format!("{kept}{end}"))
+    let by_name = names.args().map(|name| Ok((name, names.get::<Value>(name)?)));
+    order.iter().copied().zip(places.0).map(Ok).chain(by_name).collect()
+}
+
+pub(super) fn dictsort(value: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+    minijinja::filters::dictsort(value, named(&["case_sensitive", "by", "reverse"], places, &names)?)
+}
+
+pub(super) fn truncate(state: &mut State, value: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+    let names = named(&["length", "killwords", "end", "leeway"], places, &names)?;
+    minijinja_contrib::filters::truncate(state, value, names)
 }
 
 pub(super) fn wordcount(text: &str) -> usize {

@@ -1,38 +1,66 @@
 //! Python's operators and functions that minijinja lacks or spells differently.
 
+use std::sync::LazyLock;
+
+use fancy_regex::{Captures, Regex};
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
 use serde_json::Value as Json;
 
 use super::limits::{check_format, check_width, refused};
 use super::methods::either;
 
+/// `%5.1f`, `%(name)s` or `%%`.
+static CONVERSION: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"%(?:\((?<name>[^)]*)\))?(?<flags>[-+ #0]*\d*(?:\.\d+)?)(?<kind>[A-Za-z%])").ok());
+
 /// `left % right`: text that is filled in, or the remainder.
-pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
+pub(super) fn percent(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {
-        check_format(text)?;
-        let shown = |value: Value| match value.kind() {
-            ValueKind::Number | ValueKind::String => value,
-            _ => Value::from(str(&value)),
-        };
-        let values: Vec<Value> = match right.kind() {
-            ValueKind::Map => vec![right.clone()],
-            _ if right.is_tuple() => right.try_iter()?.map(shown).collect(),
-            _ => vec![shown(right.clone())],
-        };
-        return minijinja::formatting::format(FormatStyle::Printf, text, &values).map(Value::from);
+        return filled(text, right);
     }
-    let zero = || refused("division by zero");
-    match (i64::try_from(left.clone()), i64::try_from(right.clone())) {
-        (Ok(_), Ok(0)) => Err(zero()),
-        // The sign is the divisor's.
-        (Ok(left), Ok(right)) => Ok(Value::from((left.wrapping_rem(right) + right).wrapping_rem(right))),
-        _ => {
-            let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
-            if right == 0.0 { Err(zero()) } else { Ok(Value::from(left - right * (left / right).floor())) }
+    if *right == Value::from(0) {
+        return Err(refused("division by zero"));
+    }
+    // The engine's own operator; its error is without a line, which the caller adds.
+    let remainder = state.env().compile_expression("left % right")?.eval(minijinja::context! { left, right });
+    remainder.map_err(|e| refused(e.detail().unwrap_or("not numbers")))
+}
+
+/// The filter `format`: a text that is filled in with arguments or, by name, with keyword arguments.
+pub(super) fn formatted(text: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+    let names = Value::from(names);
+    filled(&str(text), &if names.is_true() { names } else { Tuple::from(places.0).into() })
+}
+
+/// A text with `%s` and the like, filled in as Python does. The library lacks `%r`, and `%d` of what is no whole number.
+fn filled(text: &str, given: &Value) -> Result<Value, Error> {
+    check_format(text)?;
+    let parts = CONVERSION.as_ref().ok_or_else(|| refused("text cannot be filled in"))?;
+    let mut places = if given.is_tuple() { given.try_iter()?.collect() } else { vec![given.clone()] }.into_iter();
+    let mut values = Vec::new();
+    let spelled = parts.replace_all(text, |part: &Captures<'_>| {
+        let group = |name: &str| part.name(name).map(|group| group.as_str());
+        let (mut kind, name) = (group("kind").unwrap_or_default(), group("name"));
+        if kind == "%" {
+            return "%%".to_owned();
         }
-    }
+        let value = name.map_or_else(|| places.next(), |name| given.get_attr(name).ok());
+        let is_whole = |value: &Value| value.is_integer() || value.kind() != ValueKind::Number;
+        values.extend(value.map(|value| match kind {
+            "r" => Value::from(repr(&value)),
+            "s" => Value::from(str(&value)),
+            "d" | "i" if value.kind() == ValueKind::Bool => Value::from(i64::from(value.is_true())),
+            "d" | "i" if !is_whole(&value) => f64::try_from(value).map_or(Value::UNDEFINED, |f| (f as i128).into()),
+            _ => value,
+        }));
+        kind = if kind == "r" { "s" } else { kind };
+        format!("%{}{kind}", group("flags").unwrap_or_default())
+    });
+    // Text without a name takes nothing from a mapping, and leaves none of other values over.
+    values.extend(places.filter(|value| value.kind() != ValueKind::Map));
+    minijinja::formatting::format(FormatStyle::Printf, &spelled, &values).map(Value::from)
 }
 
 /// `{{ value }}` as Python prints it.
@@ -46,47 +74,18 @@ pub(super) fn format(out: &mut Output, state: &mut State, value: &Value) -> Resu
 /// `str(value)` of Python.
 pub(super) fn str(value: &Value) -> String {
     match value.kind() {
-        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
-        ValueKind::None => "None".to_owned(),
         ValueKind::Number if !value.is_integer() => {
-            f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
+            let float = minijinja::formatting::format(FormatStyle::Printf, "%s", std::slice::from_ref(value));
+            float.unwrap_or_else(|_| value.to_string())
         }
         ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => repr(value),
         _ => value.to_string(),
     }
 }
 
-/// `repr` of a float. Rust writes exponents for the same numbers, but without a sign and with one digit.
-fn float(number: f64) -> String {
-    let text = format!("{number:?}").to_lowercase();
-    let exponent = text.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)));
-    exponent.map_or_else(|| text.clone(), |(digits, exponent)| format!("{digits}e{exponent:+03}"))
-}
-
-/// `repr(value)` of Python.
+/// `repr(value)` of Python. The engine's own differs in floats.
 fn repr(value: &Value) -> String {
     match value.kind() {
-        ValueKind::String => {
-            let text = value.to_string();
-            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-            let mut out = String::from(quote);
-            for c in text.chars() {
-                match c {
-                    '\\' => out.push_str("\\\\"),
-                    '\n' => out.push_str("\\n"),
-                    '\r' => out.push_str("\\r"),
-                    '\t' => out.push_str("\\t"),
-                    c if c == quote => {
-                        out.push('\\');
-                        out.push(c);
-                    }
-                    c if c.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-                    c => out.push(c),
-                }
-            }
-            out.push(quote);
-            out
-        }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<String> = value.try_iter().into_iter().flatten().map(|item| repr(&item)).collect();
             match (value.is_tuple(), items.as_slice()) {
@@ -99,6 +98,10 @@ fn repr(value: &Value) -> String {
             let item = |key: Value| format!("{}: {}", repr(&key), repr(&value.get_item(&key).unwrap_or_default()));
             let items: Vec<String> = value.try_iter().into_iter().flatten().map(item).collect();
             format!("{{{}}}", items.join(", "))
+        }
+        ValueKind::String => {
+            let list = Value::from(vec![value.clone()]).to_string();
+            list.trim_start_matches('[').trim_end_matches(']').to_owned()
         }
         _ => str(value),
     }

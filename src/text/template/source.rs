@@ -1,6 +1,6 @@
 //! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`,
-//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. It compiles filters and
-//! tests that it does not know. Its compiler recurses as deep as branches are nested and expressions are long.
+//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. Its compiler recurses as
+//! deep as branches are nested and expressions are long.
 
 use std::sync::LazyLock;
 
@@ -36,9 +36,8 @@ static TOKEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&format!(r"(?s)\A(?:\s+|{text}|{number}|\w+|\*\*|//|[=!<>]=|[^'\x22])")).ok()
 });
 
-/// The source as the template engine is given it. Lines keep their numbers. `is_known` says whether there is a `filter` or a
-/// `test` of a name.
-pub(super) fn rewritten(source: &str, is_known: &dyn Fn(&str, &str) -> bool) -> Result<String, TextError> {
+/// The source as the template engine is given it. Lines keep their numbers.
+pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
     if source.len() > SOURCE_BYTES {
         let what = format!("its source has {} bytes, more than {SOURCE_BYTES}", source.len());
         return Err(TextError::Template(what));
@@ -70,11 +69,9 @@ pub(super) fn rewritten(source: &str, is_known: &dyn Fn(&str, &str) -> bool) -> 
         if tokens.iter().filter(|token| token.kind != Kind::Space).count() > TAG_WORDS {
             return refused(format!("a tag has more than {TAG_WORDS} words"));
         }
-        if let Some((kind, name)) = names(&tokens).find(|(kind, name)| !is_known(kind, name)) {
-            return refused(format!("the {kind} {name} is not known"));
-        }
         slices(&mut tokens);
         percents(&mut tokens);
+        tildes(&mut tokens);
         let first = tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%"));
         let is_macro = first.as_ref().is_some_and(|word| word.text == "macro");
         // It marks text for training and renders what it holds.
@@ -152,18 +149,6 @@ fn tokens(tag: &str) -> Option<(Vec<Token<'_>>, &str)> {
     }
 }
 
-/// The names after `|` and `is`, with what they are names of.
-fn names<'a>(tokens: &'a [Token<'_>]) -> impl Iterator<Item = (&'static str, &'a str)> {
-    let own = |token: &&Token<'_>| token.kind != Kind::Space && !token.is("not");
-    let pairs = tokens.iter().filter(own).zip(tokens.iter().filter(own).skip(1));
-    let named = pairs.filter(|(before, name)| name.kind == Kind::Word && !before.is("."));
-    named.filter_map(|(before, name)| match before.text {
-        "|" if before.kind == Kind::Sign => Some(("filter", name.text)),
-        "is" if before.kind == Kind::Word => Some(("test", name.text)),
-        _ => None,
-    })
-}
-
 fn joined(tokens: &[Token<'_>]) -> String {
     tokens.iter().map(|token| token.text).collect()
 }
@@ -227,6 +212,28 @@ fn percents(tokens: &mut Vec<Token<'_>>) {
     }
 }
 
+/// Spells the operands of `~` as Python does, except results of arithmetic.
+fn tildes(tokens: &mut Vec<Token<'_>>) {
+    let string = [Token { kind: Kind::Sign, text: "|" }, Token { kind: Kind::Word, text: "string" }];
+    for at in (0..tokens.len()).rev().filter(|at| *at > 0) {
+        if !tokens.get(at).is_some_and(|token| token.is("~")) {
+            continue;
+        }
+        if let Some(end) = operand_end(tokens, at + 1)
+            && !tokens.iter().skip(end + 1).find(|token| token.kind != Kind::Space).is_some_and(is_product)
+        {
+            tokens.splice(end + 1..end + 1, string);
+        }
+        if !is_arithmetic(tokens.get(..at).unwrap_or_default()) {
+            tokens.splice(at..at, string);
+        }
+    }
+}
+
+fn is_product(token: &Token<'_>) -> bool {
+    token.kind == Kind::Sign && matches!(token.text, "*" | "/" | "//" | "%" | "**")
+}
+
 /// Whether the operand at the end of these tokens belongs to an operator that binds as `%` does, or more.
 fn is_arithmetic(tokens: &[Token<'_>]) -> bool {
     let mut depth = 0usize;
@@ -236,7 +243,7 @@ fn is_arithmetic(tokens: &[Token<'_>]) -> bool {
             (Kind::Open, _) if depth == 0 => return false,
             (Kind::Open, _) => depth -= 1,
             (Kind::Sign, sign) if depth == 0 && !matches!(sign.trim(), "." | "|") => {
-                return matches!(sign, "*" | "/" | "//" | "%" | "**");
+                return is_product(token);
             }
             _ => {}
         }
