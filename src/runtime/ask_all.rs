@@ -104,8 +104,7 @@ impl Verb {
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
         fan.report(self, false);
-        let slots = self.fan_out(&mut fan, Work::Branches).await?;
-        let released = self.release(slots);
+        let done = self.fan_out(&mut fan, Work::Branches).await;
         fan.report(self, true);
         self.report_meters();
         let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
@@ -117,7 +116,7 @@ impl Verb {
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.serial;
         self.tables.insert(serial, Rc::new(fan));
-        released
+        done
     }
 
     /// Enter in the table: opens a new session that ends with this answer.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::ask_all::Ready;
 use super::sources::Item;
 use super::verb::Work;
-use super::{Activity, Branch, Done, Fan, Grown, Notice, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
+use super::{Activity, Branch, Done, Fan, Grown, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::engine::protocol::Ended;
@@ -74,14 +74,12 @@ impl Verb {
         let (document, lines) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
         let mut fan = When { question, document, lines, places, started: Instant::now() };
-        let slots = self.fan_out(&mut fan, Work::Branches).await?;
-        let released = self.release(slots);
+        self.fan_out(&mut fan, Work::Branches).await?;
         self.report_meters();
-        if fan.answered().next().is_none() && self.here.slot.stopped() {
-            return released.and(Err(RuntimeError::Stopped));
+        if fan.answered().next().is_none() {
+            self.unstopped()?;
         }
-        self.report(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
-        released
+        self.page(&format!("When: {}", fan.question), fan.page())
     }
 }
 
