@@ -231,17 +231,6 @@ impl State {
             // In one-shot use, a stop ends the run.
             Request::Stop if !self.one_shot => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
-            Request::LeaveQueued(request) => self.in_turn(*request, true),
-            request => self.in_turn(request, false),
-        }
-    }
-
-    /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
-    pub fn in_turn(&mut self, request: Request, promised: bool) {
-        if request.while_busy() == WhileBusy::Leaves {
-            self.here.promised = promised;
-        }
-        match request {
             // A title belongs to no request and yields to one.
             r if self.here.wait.gives_way() && r.while_busy() != WhileBusy::Runs => {
                 self.here.queue.push_back(r);

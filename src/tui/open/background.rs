@@ -3,7 +3,6 @@
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
 use super::super::{App, Redraw};
-use super::switch::go_on;
 use super::{Mark, called};
 use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
@@ -16,10 +15,6 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
     let requests = app.requests;
     let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let before = away.mark;
-    // These notices report a state and answer no request.
-    away.sent &=
-        matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
-    let idle = notice == Notice::Activity(Activity::Idle);
     match notice {
         Notice::Session(view) => away.transcript.replace(view.messages, requests),
         Notice::Note(level, text) => {
@@ -31,6 +26,8 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
             }
         }
         Notice::Activity(activity) => {
+            // The file that the first queued question is about was not read.
+            away.queue.held |= activity == Activity::Idle && std::mem::take(&mut away.reading);
             away.mark = match activity {
                 Activity::Idle if away.mark == Mark::Failed => Mark::Failed,
                 Activity::Idle if away.news => Mark::Done,
@@ -74,10 +71,6 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
         }
         _ => return Redraw::No,
     }
-    if idle && go_on(app, serial) {
-        return Redraw::Now;
-    }
-    let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let mark = away.mark;
     let what = match mark {
         Mark::Asks if before != Mark::Asks => "waits for a decision",
