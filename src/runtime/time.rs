@@ -14,17 +14,13 @@ use crate::store::Change;
 use crate::text::near::meant;
 
 impl Verb {
-    /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
-    pub async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
-        let stats = self.go_silently(head).await?;
-        self.say_shared(what, &stats, "");
-        Ok(())
-    }
-
-    pub async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
+    /// Moves the head, makes its state live, and notes the cost: `what` begins the sentence, and `next` follows it.
+    pub async fn go(&mut self, head: Option<MessageId>, what: &str, next: &str) -> Done {
         self.move_head(head)?;
         self.show_session();
-        self.sync().await
+        let stats = self.sync().await?;
+        self.say_shared(what, &stats, next);
+        Ok(())
     }
 
     pub async fn undo(&mut self, count: u64) -> Done {
@@ -39,7 +35,7 @@ impl Verb {
             1 => "Went back one exchange to".to_owned(),
             n => format!("Went back {n} exchanges to"),
         };
-        self.go(undo.head, &what).await
+        self.go(undo.head, &what, " /redo takes it back.").await
     }
 
     pub async fn redo(&mut self, count: u64) -> Done {
@@ -51,7 +47,7 @@ impl Verb {
             0 | 1 => "Went forward to".to_owned(),
             n => format!("Went forward {n} exchanges to"),
         };
-        self.go(Some(head), &what).await
+        self.go(Some(head), &what, "").await
     }
 
     pub async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
@@ -72,7 +68,7 @@ impl Verb {
                 let saved = self.add_message(new)?;
                 let head = self.here.tree.head();
                 self.saved(saved).await;
-                self.go(head, "Edited").await
+                self.go(head, "Edited", "").await
             }
         }
     }
@@ -99,11 +95,8 @@ impl Verb {
         if let Some(id) = passing {
             self.opened.forget(id);
         }
-        self.show_session();
-        let stats = self.sync().await?;
         let what = format!("\"{}\" forked at", self.here.name);
-        self.say_shared(&what, &stats, "");
-        Ok(())
+        self.go(self.here.tree.head(), &what, "").await
     }
 
     pub async fn goto(&mut self, target: GotoTarget) -> Done {
@@ -127,7 +120,7 @@ impl Verb {
     pub async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
         self.here.may_write()?;
         let end = self.here.tree.exchange_end(id);
-        self.go(Some(end), what).await
+        self.go(Some(end), what, "").await
     }
 
     pub async fn system_text(&mut self, text: Option<String>) -> Done {
@@ -216,7 +209,7 @@ impl Verb {
             parent = Some(new.id);
             self.add_quietly(new)?;
         }
-        self.go(self.here.tree.head(), what).await
+        self.go(self.here.tree.head(), what, "").await
     }
 
     /// `/compact`: a branch that begins with the model's own summary, which the user sees first.

@@ -126,11 +126,13 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     }
 }
 
-/// Finds and reads everything the paths mean, or nothing if a named path cannot be read.
+/// Finds and reads everything the paths mean, or nothing if a named path cannot be read. Folders without text are
+/// skipped beside other documents.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let mut gathered = Gathered::default();
     let mut seen = BTreeSet::new();
     let mut total = 0u64;
+    let mut empty = Vec::new();
     for path in paths {
         if path == sample::PATH {
             gathered.documents.push(Document::inline(sample::NAME, sample::TEXT)?);
@@ -167,8 +169,16 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         }
         if gathered.documents.len() == before && !is_known {
             let skipped = gathered.skipped.split_off(from);
-            return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
+            empty.push((path.clone(), skipped));
         }
+    }
+    if gathered.documents.is_empty() && !empty.is_empty() {
+        let (name, skipped) = empty.swap_remove(0);
+        return Err(SourceError::EmptyFolder { name, skipped });
+    }
+    for (name, skipped) in empty {
+        gathered.skipped.extend(skipped);
+        gathered.skipped.push(Skipped { name, reason: "no text files in it".to_owned() });
     }
     distinct_names(&mut gathered.documents);
     Ok(gathered)

@@ -93,7 +93,7 @@ impl Verb {
         }
         let kept = self.keep_part(load, rendered, key == '2').await;
         if key == '2' && kept.is_ok() {
-            self.go(load.begun_at, "Went back to").await?;
+            self.go(load.begun_at, "Went back to", "").await?;
         } else if key == '2' {
             self.move_head(load.begun_at)?;
             self.show_session();

@@ -102,12 +102,12 @@ fn files_are_deleted_moved_emptied_and_grow() {
     t.send(Request::Changes);
     let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
     let words: Vec<&str> = page.lines().filter_map(|l| l.split_whitespace().next()).take(6).collect();
-    assert_eq!(words, ["deleted", "deleted", "changed", "changed", "unreadable", "moved"], "{page}");
+    assert_eq!(words, ["deleted", "emptied", "changed", "changed", "unreadable", "moved"], "{page}");
     t.work();
     let mut seen = t.seen.len();
     t.ask("What changed?");
     let names = [
-        "docs/00.txt (no text)",
+        "docs/00.txt (deleted)",
         "docs/02.txt (no text)",
         "docs/03.txt (lines 61-62)",
         "docs/04.txt (new version)",
