@@ -12,7 +12,7 @@ use super::baton::Running;
 use super::executor::Executor;
 use super::verb::{BranchSlot, Work};
 use super::{
-    Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
+    Activity, Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
     grouped, refused,
 };
 use crate::core::transcript::MessageId;
@@ -47,20 +47,26 @@ pub(super) trait Fan {
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
 }
 
-struct One {
-    branch: Option<Branch>,
-    grown: Option<Grown>,
+/// Branches that are known beforehand, and what each became; `None` before its end.
+struct Known {
+    branches: std::vec::IntoIter<Done<Branch>>,
+    grown: Vec<Option<Done<Grown>>>,
+    /// What is counted while they run.
+    what: Option<&'static str>,
 }
 
-impl Fan for One {
+impl Fan for Known {
     fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
-        Ok(self.branch.take())
+        self.branches.next().transpose()
     }
 
-    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
-        match grown {
-            Ok(grown) => self.grown = Some(grown),
-            Err(e) => tracing::debug!(%e, "a branch in idle time"),
+    fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>) {
+        if let Some(place) = self.grown.get_mut(which) {
+            *place = Some(grown);
+        }
+        if let Some(what) = self.what {
+            let (done, of) = (self.grown.iter().flatten().filter(|g| g.is_ok()).count(), self.grown.len());
+            state.working(Activity::Busy { what: format!("{done} of {of} {what}") });
         }
     }
 }
@@ -193,11 +199,23 @@ impl Verb {
         Some(at)
     }
 
+    /// Runs branches that are known beforehand. `what` names them while they are counted on screen.
+    pub async fn all_of(
+        &mut self,
+        branches: Vec<Done<Branch>>,
+        what: Option<&'static str>,
+        work: Work,
+    ) -> Done<Vec<Option<Done<Grown>>>> {
+        let grown = branches.iter().map(|_| None).collect();
+        let mut known = Known { branches: branches.into_iter(), grown, what };
+        self.fan_out(&mut known, work).await?;
+        Ok(known.grown)
+    }
+
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
     pub async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
-        let mut one = One { branch: Some(branch), grown: None };
-        self.fan_out(&mut one, Work::Title).await?;
-        Ok(one.grown)
+        let grown = self.all_of(vec![Ok(branch)], None, Work::Title).await?.pop().flatten();
+        Ok(grown.and_then(|grown| grown.inspect_err(|e| tracing::debug!(%e, "a branch in idle time")).ok()))
     }
 
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {

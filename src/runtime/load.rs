@@ -92,10 +92,6 @@ impl Verb {
                 (d.tokens, d.once) = (item.file.tokens, options.once);
             }
         }
-        // A truncated document always differs from the recorded file.
-        if options.head.is_none() && options.tail.is_none() && options.pages.is_none() {
-            self.say_what_is_read_again(&messages);
-        }
         for message in opening {
             self.add_message(message)?;
         }
@@ -109,7 +105,17 @@ impl Verb {
             started: Some(Instant::now()),
             ..Load::default()
         };
-        self.read_load(&mut load, &rendered, plan).await
+        let done = self.read_load(&mut load, &rendered, plan).await;
+        // A document that was read in part stays; the next question reads the rest. After a restart from the beginning,
+        // that is the last document that was added, wherever the reading was.
+        if done.is_err() {
+            if let Some(message) = load.messages.iter().take(load.added).next_back().filter(|m| m.is_half_read()) {
+                self.here.broken_off.insert(message.id);
+                self.report(Notice::Finished(message.clone()));
+            }
+            self.show_tree();
+        }
+        done
     }
 
     /// Plans a load until it fits and the user confirms it. Files that the user leaves out leave `messages`.
@@ -149,14 +155,9 @@ impl Verb {
     }
 
     /// Reads the documents of a plan. Plans the rest again after lost state, or when the user continues after a stop.
-    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
-        let mut plan = Ok(plan);
+    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, mut plan: Plan) -> Done {
         loop {
-            let read = match plan {
-                Ok(plan) => self.read_documents(load, rendered, plan).await,
-                Err(e) => Err(e),
-            };
-            let lost = match read {
+            let lost = match self.read_documents(load, rendered, plan).await {
                 Ok(true) => {
                     self.say_loaded(load);
                     self.show_session();
@@ -168,27 +169,16 @@ impl Verb {
                     if !self.load_stopped(load, rendered).await? {
                         return Ok(());
                     }
-                    plan = self.planned(rendered, State::plan).await;
+                    plan = self.planned(rendered, State::plan).await?;
                     continue;
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
-                Err(e) => {
-                    // A document that was read in part stays; the next question reads the rest. After a restart from
-                    // the beginning, that is the last document that was added, wherever the reading was.
-                    let last = load.messages.iter().take(load.added).next_back();
-                    if let Some(message) = last.filter(|m| m.is_half_read()) {
-                        self.here.broken_off.insert(message.id);
-                        self.report(Notice::Finished(message.clone()));
-                    }
-                    self.show_tree();
-                    return Err(e);
-                }
+                Err(e) => return Err(e),
             };
-            plan = self.planned(rendered, State::plan).await;
-            match (&plan, lost) {
-                (Ok(plan), Some(lost)) => self.read_lost_again(&lost, plan),
-                (Ok(plan), None) => self.say_reading_again(plan),
-                (Err(_), _) => {}
+            plan = self.planned(rendered, State::plan).await?;
+            match lost {
+                Some(lost) => self.read_lost_again(&lost, &plan),
+                None => self.say_reading_again(&plan),
             }
         }
     }

@@ -4,22 +4,37 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
+use super::{Attendance, Done, Form, Notice, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
 use crate::core::counted;
 use crate::core::sanitize::{edited, sanitize};
-use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
+use crate::core::transcript::{Finish, Message, MessageId, Role};
 use crate::runtime::protocol::GotoTarget;
 use crate::store::Change;
 use crate::text::near::meant;
 
 impl Verb {
-    /// Moves the head, makes its state live, and notes the cost: `what` begins the sentence, and `next` follows it.
+    /// Moves the head, makes its state live, and notes the cost: `Went back to #7: 30,112 tokens shared, 0 read again.`
+    /// `what` begins this sentence, and `next` follows it.
     pub async fn go(&mut self, head: Option<MessageId>, what: &str, next: &str) -> Done {
         self.move_head(head)?;
         self.show_session();
         let stats = self.sync().await?;
-        self.say_shared(what, &stats, next);
+        let time = match stats.ms {
+            ms if ms < 1000.0 => format!("{ms:.0} ms"),
+            ms => format!("{:.1} s", ms / 1000.0),
+        };
+        let (reused, read) = (grouped(stats.reused), grouped(stats.read));
+        let place = match self.here.tree.path().len() {
+            0 => "the beginning".to_owned(),
+            n => format!("#{n}"),
+        };
+        self.info(match self.engine.server() {
+            // A server does not report what it reads again.
+            Some(_) => format!("{what} {place}.{next}"),
+            None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
+        });
+        self.report_meters();
         Ok(())
     }
 
@@ -79,22 +94,19 @@ impl Verb {
             None => self.here.tree.head(),
         };
         let head = head.ok_or_else(nothing_to_fork)?;
-        self.fork_at(head, name, None).await
+        self.fork_session(head, name)?;
+        self.go_to_fork().await
     }
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
     pub async fn fork_from(&mut self, message: MessageId) -> Done {
         self.in_this_session(message)?;
         let head = self.here.tree.exchange_end(message);
-        self.fork_at(head, None, None).await
+        self.fork_session(head, None)?;
+        self.go_to_fork().await
     }
 
-    /// Forks at `head`. `passing`: a session that was opened only for the fork.
-    pub async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
-        self.fork_session(head, name)?;
-        if let Some(id) = passing {
-            self.opened.forget(id);
-        }
+    pub async fn go_to_fork(&mut self) -> Done {
         let what = format!("\"{}\" forked at", self.here.name);
         self.go(self.here.tree.head(), &what, "").await
     }
@@ -269,25 +281,6 @@ impl State {
             Some(_) => Ok(()),
             None => refused("That message is in another session: open that one first (/resume NAME)."),
         }
-    }
-
-    /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
-    pub fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
-        let time = match stats.ms {
-            ms if ms < 1000.0 => format!("{ms:.0} ms"),
-            ms => format!("{:.1} s", ms / 1000.0),
-        };
-        let (reused, read) = (grouped(stats.reused), grouped(stats.read));
-        let place = match self.here.tree.path().len() {
-            0 => "the beginning".to_owned(),
-            n => format!("#{n}"),
-        };
-        self.info(match self.engine.server() {
-            // A server does not report what it reads again.
-            Some(_) => format!("{what} {place}.{next}"),
-            None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
-        });
-        self.report_meters();
     }
 
     pub fn edit_open(&mut self, at: Option<u64>) -> Done {

@@ -139,7 +139,6 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             continue;
         }
         let before = gathered.documents.len();
-        let from = gathered.skipped.len();
         let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
         let mut is_known = false;
@@ -168,18 +167,13 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             }
         }
         if gathered.documents.len() == before && !is_known {
-            let skipped = gathered.skipped.split_off(from);
-            empty.push((path.clone(), skipped));
+            empty.push(path.clone());
         }
     }
     if gathered.documents.is_empty() && !empty.is_empty() {
-        let (name, skipped) = empty.swap_remove(0);
-        return Err(SourceError::EmptyFolder { name, skipped });
+        return Err(SourceError::EmptyFolder { name: empty.join(", "), skipped: gathered.skipped });
     }
-    for (name, skipped) in empty {
-        gathered.skipped.extend(skipped);
-        gathered.skipped.push(Skipped { name, reason: "no text files in it".to_owned() });
-    }
+    gathered.skipped.extend(empty.into_iter().map(|name| Skipped { name, reason: "no text files in it".to_owned() }));
     distinct_names(&mut gathered.documents);
     Ok(gathered)
 }

@@ -2,9 +2,9 @@
 //! that the conversation holds already.
 
 use super::super::task::Doing;
-use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
+use super::super::{Attendance, Done, RuntimeError, State, Verb, refused, render};
 use crate::core::sanitize::{command_word, shell_word};
-use crate::core::transcript::{DocumentInfo, Message, Role};
+use crate::core::transcript::DocumentInfo;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::SessionRecord;
 use crate::text::Part;
@@ -118,23 +118,6 @@ impl State {
             d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
         }
         Ok(documents)
-    }
-
-    pub fn say_what_is_read_again(&self, messages: &[Message]) {
-        let path = self.here.tree.path();
-        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
-        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
-        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            // Other lines report an unreadable database.
-            let is_changed = |path: &String| self.disk.store.is_changed(path, &info.hash).unwrap_or_default();
-            if info.path.as_ref().is_some_and(is_changed) {
-                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
-            }
-            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
-                let (name, lines) = (&info.name, grouped(part.lines));
-                self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));
-            }
-        }
     }
 }
 
