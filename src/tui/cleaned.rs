@@ -1,7 +1,7 @@
 //! Removes control sequences from text of the runtime.
 
 use crate::core::sanitize::{sanitize, sanitize_line};
-use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, SessionView, TimelineRow};
+use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, SessionView, TimelineRow, TreeView};
 
 pub(super) fn clean(text: &str) -> String {
     sanitize(text).into_owned()
@@ -15,9 +15,16 @@ pub(super) fn session(view: SessionView) -> SessionView {
     SessionView {
         name: line(&view.name),
         title: line(&view.title),
-        timeline: view.timeline.into_iter().map(timeline_row).collect(),
-        documents: view.documents.into_iter().map(document_row).collect(),
+        tree: tree(view.tree),
         ..view
+    }
+}
+
+pub(super) fn tree(tree: TreeView) -> TreeView {
+    TreeView {
+        timeline: tree.timeline.into_iter().map(timeline_row).collect(),
+        documents: tree.documents.into_iter().map(document_row).collect(),
+        ..tree
     }
 }
 

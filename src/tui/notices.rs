@@ -48,12 +48,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 self::notice(app, held);
             }
         }
-        Notice::Tree(tree) => {
-            app.open.view.branch = tree.branch;
-            app.open.view.timeline = tree.timeline.into_iter().map(timeline_row).collect();
-            app.open.view.documents = tree.documents.into_iter().map(document_row).collect();
-            app.open.view.map = tree.map;
-        }
+        Notice::Tree(tree) => app.open.view.tree = cleaned::tree(tree),
         Notice::Several(answers) => {
             app.popup = None;
             app.open.forget_places();

@@ -162,7 +162,7 @@ fn a_document_is_read_on_in_a_session_that_was_left() {
     let view = session(&mut t);
     assert!(view.messages[0].meta.document.as_ref().unwrap().complete);
     assert_eq!(view.messages.last().map(|m| (m.id, &m.text)), Some((answer.id, &answer.text)));
-    assert_eq!(view.documents.len(), 1);
+    assert_eq!(view.tree.documents.len(), 1);
     t.quit();
 }
 

@@ -21,7 +21,7 @@ fn the_same_document_in_another_session_is_found_and_not_read() {
     let view = t.view();
     assert_eq!(view.messages[0].role, Role::Document);
     assert!(view.messages[0].meta.document.as_ref().unwrap().complete);
-    assert_eq!(view.documents.len(), 1);
+    assert_eq!(view.tree.documents.len(), 1);
 }
 
 fn a_document_of_the_library_is_loaded_by_name_without_reading() {
@@ -147,7 +147,7 @@ fn a_load_of_many_files_rarely_sends_tree_and_session() {
     let shown = t.seen[before..].iter().filter(|n| matches!(n, Notice::Tree(_) | Notice::Session(_))).count();
     assert!(shown as u128 <= 4 + took.as_millis() / 500, "{shown} times in {took:?}");
     t.sync();
-    assert_eq!(t.view().documents.len(), 60);
+    assert_eq!(t.view().tree.documents.len(), 60);
 }
 
 /// Names a command of the chat.

@@ -321,7 +321,7 @@ fn many_updates_are_read_anew_in_idle_time() {
     let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, u64>(0)?, r.get::<_, String>(1)?));
     let sql = "SELECT coalesce(max(tokens), 0), coalesce(max(state_of), '') FROM session WHERE messages = ?1";
     let listed = || db.query_row(sql, [t.view().messages.len() as i64], row).unwrap();
-    let read: u64 = t.view().documents.iter().map(|d| d.tokens).sum();
+    let read: u64 = t.view().tree.documents.iter().map(|d| d.tokens).sum();
     let (begun, is_listed) =
         (Instant::now(), |(tokens, state_of): (u64, String)| tokens > read && !state_of.is_empty());
     while !is_listed(listed()) {

@@ -106,7 +106,7 @@ fn files_left_out_of_a_plan_are_not_read() {
     t.sync();
     assert_eq!(t.work().0 as u64, tokens);
     let view = t.view();
-    let loaded: Vec<&str> = view.documents.iter().map(|d| d.name.as_str()).collect();
+    let loaded: Vec<&str> = view.tree.documents.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(loaded, ["a.txt", "c.txt"]);
     assert_eq!(view.messages[1].parent, Some(view.messages[0].id));
     // What was chosen is what the next question continues from.
@@ -141,7 +141,7 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     t.send(Request::ChooseFiles { question, files });
     t.note_with("Read b.txt: ");
     t.sync();
-    assert_eq!(t.view().documents.len(), 1);
+    assert_eq!(t.view().tree.documents.len(), 1);
 }
 
 #[test]
@@ -156,13 +156,13 @@ fn a_known_file_is_loaded_again_only_after_a_question() {
     assert!(text.starts_with("notes.txt is in this conversation already"), "{text}");
     t.send(Request::Choose { question: id, key: '\x1b' });
     t.sync();
-    assert_eq!(t.view().documents.len(), 1);
+    assert_eq!(t.view().tree.documents.len(), 1);
     t.send(load);
     let (id, _) = question(&mut t);
     t.send(Request::Choose { question: id, key: '\n' });
     t.note_with("Read notes.txt: ");
     t.sync();
-    assert_eq!(t.view().documents.len(), 2);
+    assert_eq!(t.view().tree.documents.len(), 2);
     // The same file by another spelling of its path, also through a link.
     std::os::unix::fs::symlink(dir.path(), dir.path().join("here")).unwrap();
     let folder = dir.path().file_name().unwrap().to_str().unwrap();
@@ -177,7 +177,7 @@ fn a_known_file_is_loaded_again_only_after_a_question() {
     t.send(Request::Load { paths: vec!["copy.txt".into()], options: Default::default() });
     t.note_with("copy.txt: ");
     t.sync();
-    assert_eq!(t.view().documents.len(), 3);
+    assert_eq!(t.view().tree.documents.len(), 3);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_load_with_a_known_file_can_be_cancelled_or_skip_it() {
             t.note_with("Read ");
         }
         t.sync();
-        t.view().documents.iter().map(|d| d.name.clone()).collect::<Vec<_>>()
+        t.view().tree.documents.iter().map(|d| d.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(answered('\x1b'), ["a.txt"]);
     assert_eq!(answered('o'), ["a.txt", "b.txt", "c.txt"]);

@@ -37,7 +37,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     assert!(t.load("long.txt").starts_with("Read long.txt"));
     t.sync();
     // All of it now follows the part.
-    assert_eq!(t.view().documents.len(), 2);
+    assert_eq!(t.view().tree.documents.len(), 2);
 }
 
 /// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
@@ -138,14 +138,14 @@ fn a_part_left_unread_by_a_kill_is_marked_until_it_is_read() {
     assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
     let shown = |t: &Chat| {
         let view = t.view();
-        (view.messages[0].meta.document.as_ref().unwrap().complete, view.documents[0].complete)
+        (view.messages[0].meta.document.as_ref().unwrap().complete, view.tree.documents[0].complete)
     };
     assert_eq!(shown(&t), (false, false));
     t.send(Request::Choose { question: id, key: '\n' });
     t.note_with("Resumed 192 of ");
     t.sync();
     assert_eq!(shown(&t), (true, true));
-    assert!(t.work().0 as u64 + 192 <= t.view().documents[0].tokens + 40);
+    assert!(t.work().0 as u64 + 192 <= t.view().tree.documents[0].tokens + 40);
     t.quit();
     let mut t = Chat::new(after.path(), resume("long"));
     t.note_with("Resumed ");
@@ -177,7 +177,7 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     t.on_disk();
     assert!(t.load("long.txt").starts_with("Read long.txt"));
     t.sync();
-    let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
+    let (read, whole) = (t.work().0 as u64, t.view().tree.documents[0].tokens);
     assert!(read + 150 < whole, "{read} of {whole}");
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.contains("here in part"))));
     // Another session that loads it finds all of it, the part and the rest.
