@@ -224,17 +224,19 @@ impl Verb {
                 if self.disk.store.remove_document(&name)? == 0 {
                     return Err(not_in_library(&name, &self.disk.documents()?));
                 }
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                self.say(removed(&format!("{name} from the library"), is_used, freed.bytes))
+                self.say_removed(&format!("{name} from the library"), is_used)
             }
             LibraryAction::Prune => {
                 let removed = counted(self.disk.store.prune_documents()?, "unused document");
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                self.say(format!("Removed {removed} ({}).", bytes(freed.bytes)))
+                self.say_removed(&removed, false)
             }
         }
+    }
+
+    fn say_removed(&self, what: &str, is_used: bool) -> Done {
+        let freed = self.disk.store.collect()?;
+        self.report_library();
+        self.say(removed(what, is_used, freed.bytes))
     }
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.

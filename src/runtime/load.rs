@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
+use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::{FileProgress, FileState, LoadOptions};
 use crate::text::TextError;
 use crate::text::sources::Document;
@@ -36,7 +36,6 @@ impl Item {
 
 #[derive(Default)]
 struct Load {
-    begun_at: Option<MessageId>,
     messages: Vec<Message>,
     items: Vec<Item>,
     total: u64,
@@ -71,13 +70,12 @@ impl Verb {
         let documents = self.shaped(documents, options)?;
         self.ready_to_write().await?;
 
-        let documents = self.without_repeated(documents).await;
+        let documents = self.without_repeated(documents);
         if documents.is_empty() {
             return Ok(());
         }
-        let begun_at = self.here.tree.head();
         let opening = self.opening_messages();
-        let mut parent = opening.last().map(|m| m.id).or(begun_at);
+        let mut parent = opening.last().map(|m| m.id).or(self.here.tree.head());
         let message = |d: Document| {
             let info = DocumentInfo::new(&d.name, d.path.map(|p| p.display().to_string()), &d.text);
             let mut message = self.draft(Role::Document, parent, d.text);
@@ -96,7 +94,6 @@ impl Verb {
             self.add_message(message)?;
         }
         let mut load = Load {
-            begun_at,
             messages,
             total: items.iter().map(|i| i.file.tokens).sum(),
             items,

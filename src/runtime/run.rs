@@ -181,15 +181,10 @@ impl State {
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub fn idle(&mut self) {
-        let task = self
-            .background
-            .last()
-            .filter(|_| self.here.is_in_front())
-            .map(|background| background.task.in_background());
-        self.activity(match (&self.engine.state, task) {
-            (_, Some(task)) => task,
-            (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
-            (EngineState::Ready | EngineState::Down { .. }, None) => Activity::Idle,
+        self.activity(match (self.background.last().filter(|_| self.here.is_in_front()), &self.engine.state) {
+            (Some(background), _) => background.task.in_background(),
+            (None, EngineState::Starting) => Activity::Starting { what: "loading the model".into() },
+            (None, EngineState::Ready | EngineState::Down { .. }) => Activity::Idle,
         });
     }
 

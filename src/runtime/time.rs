@@ -158,22 +158,15 @@ impl Verb {
             grouped(tokens),
             self.about(tokens)
         );
-        let choices = [('\n', "do it"), ('a', "add it as a message here instead"), ('\x1b', "cancel")];
-        match self.ask_user(question, &choices).await {
-            '\n' => {
-                let path = self.here.tree.path();
-                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                self.here.system = Some(text.clone());
-                let root = self.draft(Role::System, None, text);
-                let copy = [root].into_iter().chain(rest).collect();
-                self.rebuild(None, copy, "System text changed, now at").await
-            }
-            'a' => {
-                let head = self.here.tree.head();
-                self.ask_below(head, text, 1).await
-            }
-            _ => Ok(()),
+        if !self.confirm(question, "do it").await {
+            return Ok(());
         }
+        let path = self.here.tree.path();
+        let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
+        self.here.system = Some(text.clone());
+        let root = self.draft(Role::System, None, text);
+        let copy = [root].into_iter().chain(rest).collect();
+        self.rebuild(None, copy, "System text changed, now at").await
     }
 
     /// `/unload`: the conversation without one document, on a new branch.

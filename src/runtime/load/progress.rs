@@ -77,36 +77,25 @@ impl Verb {
         let name = load.items.get(last).map_or("", |i| i.file.name.as_str());
         let (done, total) = (grouped(done), grouped(load.total));
         let text = format!("Stopped at {done} of {total} tokens, inside {name}. What is read stays read.");
-        let choices = [('1', "continue"), ('2', "go back"), ('\x1b', "keep what is read")];
+        let choices = [('1', "continue"), ('\x1b', "keep what is read")];
         self.show_tree();
         self.report_meters();
-        let key = match self.attendance == Attendance::Absent || self.quitting {
-            true => '\x1b',
-            false => self.ask_user(text, &choices).await,
-        };
+        let asks = self.attendance == Attendance::Present && !self.quitting;
+        let goes_on = asks && self.ask_user(text, &choices).await == '1';
         // The following work can be stopped again.
         self.here.slot.begin();
-        if key == '1' {
+        if goes_on {
             let shown = load.shown(self.here.slot.live.position());
             self.activity(shown);
             return Ok(true);
         }
-        let kept = self.keep_part(load, rendered, key == '2').await;
-        if key == '2' && kept.is_ok() {
-            self.go(load.begun_at, "Went back to", "").await?;
-        } else if key == '2' {
-            self.move_head(load.begun_at)?;
-            self.show_session();
-        }
-        kept?;
+        self.keep_part(load, rendered).await?;
         self.report_meters();
         Ok(false)
     }
 
-    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. Says so,
-    /// unless the user `leaves` it behind.
-    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, leaves: bool) -> Done<PrefillStats> {
-        self.here.slot.begin();
+    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
+    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered) -> Done<PrefillStats> {
         // After the load began again, the state may hold less than was read before. A stop must not start a new
         // reading.
         let short = self.here.slot.live.text_bytes() < load.upto;
@@ -125,17 +114,14 @@ impl Verb {
                 }
                 message.text = text;
                 self.amend(message);
-                if !leaves {
-                    self.info(format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
-                }
+                let lines = grouped(lines);
+                self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
                 self.show_session();
                 // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
                 return self.sync_to_the_end(short).await;
             }
             self.move_head(message.parent)?;
-            if !leaves {
-                self.info(format!("Nothing of {name} was read; it is left out."));
-            }
+            self.info(format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
         match short {

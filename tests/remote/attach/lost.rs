@@ -65,11 +65,13 @@ fn going_back_from_a_stopped_load_works_without_the_server() {
     let server = Server::start(home.path(), &text, "fake-1", Some(gate));
     let Terminal { mut chat, .. } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
     let question_id = stopped(&mut chat, &permit);
-    chat.send(Request::Choose { question: question_id, key: '2' });
+    chat.send(Request::Choose { question: question_id, key: '\x1b' });
     chat.wait("what was read", |n| matches!(n, Notice::Session(_)).then_some(()));
     // The end of the part waits at the gate.
     server.kill();
     chat.note_with("has ended");
+    chat.send(Request::Undo(1));
+    chat.note_with("Went back one exchange to the beginning");
     chat.sync();
     assert!(chat.view().messages.is_empty(), "{:?}", chat.view().messages);
     chat.quit();
@@ -163,8 +165,10 @@ fn a_restarted_and_stopped_load_keeps_what_it_had_read() {
 fn a_restarted_load_reads_nothing_after_a_stop() {
     let home = tempfile::tempdir().unwrap();
     let (mut chat, question_id, _here) = stopped_again(home.path());
-    chat.send(Request::Choose { question: question_id, key: '2' });
-    chat.note_with("Went back to the beginning");
+    chat.send(Request::Choose { question: question_id, key: '\x1b' });
+    chat.note_with("Continuing from there reads ");
+    chat.send(Request::Undo(9));
+    chat.note_with("Went back 2 exchanges to the beginning");
     chat.sync();
     assert!(chat.view().messages.is_empty(), "{:?}", chat.view().messages);
     chat.quit();
