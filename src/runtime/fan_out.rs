@@ -12,8 +12,8 @@ use super::baton::Running;
 use super::executor::Executor;
 use super::verb::{BranchSlot, Work};
 use super::{
-    Activity, Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
-    grouped, refused,
+    Activity, Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
+    Written, grouped, refused,
 };
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};

@@ -60,10 +60,16 @@ struct Pending {
 
 enum What {
     New(String),
-    Changed { old: String, new: String },
+    Changed {
+        old: String,
+        new: String,
+    },
     /// The text of a file that was deleted.
     Gone(String),
-    Moved { from: String, name: String },
+    Moved {
+        from: String,
+        name: String,
+    },
     Unreadable(String),
 }
 

@@ -53,9 +53,6 @@ struct Load {
     restored: f64,
     /// The load was restarted once after a crash of the model process.
     begun_again: bool,
-    /// Where a stop ended the reading: bytes of the text, and the position.
-    upto: usize,
-    reached: u64,
 }
 
 impl Verb {

@@ -72,7 +72,8 @@ impl Verb {
             .zip(grown)
             .filter_map(|(place, grown)| Some((place, self.answer_at(place, grown?).transpose()?)))
             .collect();
-        let lines: Vec<u64> = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(place, _)| place.line).collect();
+        let lines: Vec<u64> =
+            answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(place, _)| place.line).collect();
         if lines.is_empty() {
             self.unstopped()?;
         }

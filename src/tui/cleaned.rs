@@ -12,12 +12,7 @@ pub(super) fn line(text: &str) -> String {
 }
 
 pub(super) fn session(view: SessionView) -> SessionView {
-    SessionView {
-        name: line(&view.name),
-        title: line(&view.title),
-        tree: tree(view.tree),
-        ..view
-    }
+    SessionView { name: line(&view.name), title: line(&view.title), tree: tree(view.tree), ..view }
 }
 
 pub(super) fn tree(tree: TreeView) -> TreeView {

@@ -69,12 +69,8 @@ impl State {
 impl Verb {
     /// True: the user continues.
     pub(super) async fn load_stopped(&mut self, load: &mut Load, rendered: &Rendered) -> Done<bool> {
-        // After the load began again, the state may hold less than was read before.
-        load.upto = load.upto.max(self.here.slot.live.text_bytes());
-        load.reached = load.reached.max(self.here.slot.live.position());
-        let done = load.reached.saturating_sub(load.begun()).min(load.total);
-        let last = load.at.max(load.added.saturating_sub(1));
-        let name = load.items.get(last).map_or("", |i| i.file.name.as_str());
+        let done = self.here.slot.live.position().saturating_sub(load.begun()).min(load.total);
+        let name = load.items.get(load.at).map_or("", |i| i.file.name.as_str());
         let (done, total) = (grouped(done), grouped(load.total));
         let text = format!("Stopped at {done} of {total} tokens, inside {name}. What is read stays read.");
         let choices = [('1', "continue"), ('\x1b', "keep what is read")];
@@ -96,15 +92,15 @@ impl Verb {
 
     /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
     async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered) -> Done<PrefillStats> {
-        // After the load began again, the state may hold less than was read before. A stop must not start a new
-        // reading.
-        let short = self.here.slot.live.text_bytes() < load.upto;
-        // In that case the document is the last one that was added, wherever the reading is; the documents before it
-        // are complete.
+        // After the load began again, this document is the last one that was added, wherever the reading is.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let text = self.engine.renderer.read_part(rendered, message, load.upto).unwrap_or_default();
+            let upto = self.here.slot.live.text_bytes();
+            let text = self.engine.renderer.read_part(rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
-            if !text.trim().is_empty() {
+            if text.trim().is_empty() {
+                self.move_head(message.parent)?;
+                self.info(format!("Nothing of {name} was read; it is left out."));
+            } else {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
@@ -116,17 +112,11 @@ impl Verb {
                 self.amend(message);
                 let lines = grouped(lines);
                 self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
-                self.show_session();
-                // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
-                return self.sync_to_the_end(short).await;
             }
-            self.move_head(message.parent)?;
-            self.info(format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
-        match short {
-            true => self.sync_to_the_end(true).await,
-            false => self.sync().await,
-        }
+        // Reads the few words up to the end: after a restart, state is found by a document that ends in it. A stop must
+        // not start a longer reading.
+        self.sync_to_the_end(true).await
     }
 }

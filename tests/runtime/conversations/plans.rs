@@ -177,7 +177,10 @@ fn a_load_with_a_known_file_skips_it() {
     assert!(t.note(load).starts_with("a.txt is in this conversation already"));
     t.note_with("Read 2 files: ");
     t.sync();
-    assert_eq!(t.view().tree.documents.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["a.txt", "b.txt", "c.txt"]);
+    assert_eq!(
+        t.view().tree.documents.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(),
+        ["a.txt", "b.txt", "c.txt"]
+    );
 }
 
 #[test]
