@@ -60,16 +60,9 @@ struct Pending {
 
 enum What {
     New(String),
-    Changed {
-        old: String,
-        new: String,
-    },
-    /// The text of a file that was deleted.
-    Gone(String),
-    Moved {
-        from: String,
-        name: String,
-    },
+    Changed { old: String, new: String },
+    Gone { old: String },
+    Moved { from: String, name: String },
     Unreadable(String),
 }
 
@@ -82,7 +75,7 @@ impl Pending {
                 let (name, text, update) = versions::update(&self.name, old, new);
                 Some((name, text, Some(update)))
             }
-            What::Gone(_) => {
+            What::Gone { .. } => {
                 Some((format!("{} (deleted)", self.name), format!("{} was deleted.", self.name), Some(Update::Gone)))
             }
             What::Moved { from, name } => {
@@ -129,7 +122,7 @@ impl State {
             };
             let (name, what) = match known.get(path.as_str()) {
                 Some(version) if version.text == text => return None,
-                Some(v) if *now == OnDisk::Gone => (v.name, What::Gone(v.text.clone().into_owned())),
+                Some(v) if *now == OnDisk::Gone => (v.name, What::Gone { old: v.text.clone().into_owned() }),
                 Some(v) => (v.name, What::Changed { old: v.text.clone().into_owned(), new: text.to_owned() }),
                 None if ignored(path) || text.trim().is_empty() => return None,
                 None => (name.as_str(), What::New(text.to_owned())),
@@ -197,9 +190,9 @@ impl Followed {
 }
 
 fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
-    let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(|p| matches!(p.what, What::Gone(_)));
+    let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(|p| matches!(p.what, What::Gone { .. }));
     for gone in gone {
-        let What::Gone(old) = &gone.what else { continue };
+        let What::Gone { old } = &gone.what else { continue };
         match all.iter_mut().find(|p| matches!(&p.what, What::New(text) if text == old)) {
             Some(new) => new.what = What::Moved { from: gone.path, name: gone.name },
             None => all.push(gone),

@@ -183,14 +183,8 @@ impl Verb {
             Some(p) => format!("to before it was loaded (#{})", self.here.tree.number_of(p)),
             None => "to the beginning".to_owned(),
         };
-        let text = match later.len() as u64 {
-            0 => format!("Unloading {name} means going back {before}. Nothing has to be read again."),
-            n => format!(
-                "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
-                 reading {} again on a new branch.",
-                counted(n, "later message")
-            ),
-        };
+        let again = counted(later.len() as u64, "later message");
+        let text = format!("Unloading {name} means going back {before} and reading {again} again on a new branch.");
         match self.confirm(text, "do it").await {
             true => self.rebuild(parent, later, &format!("{name} unloaded, now at")).await,
             false => Ok(()),

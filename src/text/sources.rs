@@ -126,13 +126,10 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     }
 }
 
-/// Finds and reads everything the paths mean, or nothing if a named path cannot be read. Folders without text are
-/// skipped beside other documents.
+/// Everything the paths mean, or nothing if a named file cannot be read. A folder without text is skipped among others.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
-    let mut gathered = Gathered::default();
-    let mut seen = BTreeSet::new();
-    let mut total = 0u64;
-    let mut empty = Vec::new();
+    let (mut gathered, mut seen) = (Gathered::default(), BTreeSet::new());
+    let (mut total, mut empty) = (0u64, Vec::new());
     for path in paths {
         if path == sample::PATH {
             gathered.documents.push(Document::inline(sample::NAME, sample::TEXT)?);

@@ -37,7 +37,7 @@ impl Verb {
                 What::New(_) => "new",
                 What::Changed { new, .. } if new.trim().is_empty() => "emptied",
                 What::Changed { .. } => "changed",
-                What::Gone(_) => "deleted",
+                What::Gone { .. } => "deleted",
                 What::Moved { .. } => "moved",
                 What::Unreadable(_) => "unreadable",
             };

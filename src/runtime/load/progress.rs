@@ -69,6 +69,8 @@ impl State {
 impl Verb {
     /// True: the user continues.
     pub(super) async fn load_stopped(&mut self, load: &mut Load, rendered: &Rendered) -> Done<bool> {
+        // The state may be lost while the question waits.
+        let upto = self.here.slot.live.text_bytes();
         let done = self.here.slot.live.position().saturating_sub(load.begun()).min(load.total);
         let name = load.items.get(load.at).map_or("", |i| i.file.name.as_str());
         let (done, total) = (grouped(done), grouped(load.total));
@@ -85,16 +87,16 @@ impl Verb {
             self.activity(shown);
             return Ok(true);
         }
-        self.keep_part(load, rendered).await?;
+        self.keep_part(load, rendered, upto).await?;
         self.report_meters();
         Ok(false)
     }
 
-    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept.
-    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered) -> Done<PrefillStats> {
+    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. `upto`: bytes
+    /// of the rendered text that were read.
+    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
         // After the load began again, this document is the last one that was added, wherever the reading is.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let upto = self.here.slot.live.text_bytes();
             let text = self.engine.renderer.read_part(rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {
