@@ -57,16 +57,11 @@ impl State {
 
     /// The token that ends the thoughts of an answer that begins inside them; `None` if several tokens spell the end.
     pub fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
-        match begin {
-            Begin::Answer => Ok(None),
-            Begin::Thought => {
-                let tag = self.engine.tokenizer().encode_after(thoughts::CLOSE, Before::Text)?;
-                Ok(match tag.as_slice() {
-                    [one] => Some(*one),
-                    _ => None,
-                })
-            }
+        if begin == Begin::Answer {
+            return Ok(None);
         }
+        let tag = self.engine.tokenizer().encode_after(thoughts::CLOSE, Before::Text)?;
+        Ok(if let [one] = tag.as_slice() { Some(*one) } else { None })
     }
 
     pub fn next_sampling(&self) -> Sampling {

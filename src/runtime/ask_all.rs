@@ -56,8 +56,6 @@ pub(super) struct AskAll {
     question: String,
     sampling: Sampling,
     answers: Vec<Entry>,
-    changed: bool,
-    started: Instant,
 }
 
 pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
@@ -102,13 +100,13 @@ impl Verb {
         let answers: Vec<Entry> = shelved.into_iter().map(entry).collect();
         let count = answers.iter().filter(|a| a.row.failed.is_none()).count();
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
-        let mut fan = AskAll { question, sampling: self.greedy(), answers, changed: true, started: Instant::now() };
+        let mut fan = AskAll { question, sampling: self.greedy(), answers };
+        let started = Instant::now();
         fan.report(self, false);
-        let slots = self.fan_out(&mut fan, Work::Branches).await?;
-        let released = self.release(slots);
+        let done = self.fan_out(&mut fan, Work::Branches).await;
         fan.report(self, true);
         self.report_meters();
-        let (answered, of, seconds) = (fan.answered(), fan.answers.len(), fan.started.elapsed().as_secs_f64());
+        let (answered, of, seconds) = (fan.answered(), fan.answers.len(), started.elapsed().as_secs_f64());
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
         // The command line lists them with the answers.
         let shown = if self.attendance == Attendance::Present { SHOWN_REASONS } else { 0 };
@@ -117,7 +115,7 @@ impl Verb {
         self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.serial;
         self.tables.insert(serial, Rc::new(fan));
-        released
+        done
     }
 
     /// Enter in the table: opens a new session that ends with this answer.
@@ -373,16 +371,12 @@ impl Fan for AskAll {
         let Some(entry) = self.answers.get_mut(which) else { return };
         entry.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
         if let Some((_, decoder)) = &mut entry.running {
-            let delta = decoder.push_all(written.tokens);
-            entry.row.text.push_str(&delta.answer);
-            self.changed |= !delta.answer.is_empty();
+            entry.row.text.push_str(&decoder.push_all(written.tokens).answer);
         }
     }
 
     fn tick(&mut self, runtime: &mut State) {
-        if std::mem::take(&mut self.changed) {
-            self.report(runtime, false);
-        }
+        self.report(runtime, false);
     }
 
     fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
@@ -392,7 +386,6 @@ impl Fan for AskAll {
             (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
             (Err(e), _) => entry.row.failed = Some(e.to_string()),
         }
-        self.changed = true;
         let of = self.answers.iter().filter(|a| a.row.failed.is_none()).count();
         runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
     }

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::session::Session;
-use super::{Activity, Attendance, Done, Level, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
-use crate::config::commands::{WhileBusy, line_of};
+use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
+use crate::config::commands::WhileBusy;
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
 use crate::runtime::protocol::Meters;
@@ -30,8 +30,6 @@ pub(super) struct Conversation {
     /// When the verb may next save and refresh its numbers.
     pub(super) next_tick: Option<Instant>,
     pub(super) queue: VecDeque<Request>,
-    /// The interface still holds input for this conversation, so it keeps its slot after the user leaves it.
-    pub(super) promised: bool,
     pub(super) apart: Option<Apart>,
     /// The session is open and its state is not restored yet.
     pub(super) resume_pending: bool,
@@ -126,7 +124,7 @@ impl Conversation {
     }
 
     fn is_done(&self) -> bool {
-        self.wait.is_idle() && self.queue.is_empty() && !self.promised
+        self.wait.is_idle() && self.queue.is_empty()
     }
 }
 
@@ -162,13 +160,10 @@ impl State {
 
     /// What a request does now; [`WhileBusy::Waits`] if it is queued.
     pub fn turn_of(&self, request: &Request) -> WhileBusy {
-        let (idle, wanted) = (self.here.wait.is_idle(), request.while_busy());
+        let wanted = request.while_busy();
         match wanted {
-            // Its last work ended a moment ago, and the interface holds more input for it.
-            WhileBusy::Runs => return wanted,
-            WhileBusy::Leaves if idle && self.here.promised && self.engine.free_slots() > 0 => {}
-            _ if idle => return WhileBusy::Waits,
-            WhileBusy::Waits => return wanted,
+            WhileBusy::Runs | WhileBusy::Waits => return wanted,
+            WhileBusy::Leaves | WhileBusy::Apart if self.here.wait.is_idle() => return WhileBusy::Waits,
             WhileBusy::Leaves | WhileBusy::Apart => {}
         }
         // One-shot requests keep their order. A conversation that was left, or is not in the list yet, cannot be left.
@@ -197,27 +192,6 @@ impl State {
         self.here.all.push(Conversation { activity, ..Conversation::new(session, sequence) });
         self.here.bring_to_front(self.here.all.len() - 1);
         self.here.queue.push_back(request);
-    }
-
-    /// A request that was queued in a conversation off screen. `None`: the interface holds no more for it.
-    pub fn queued_there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
-        let here = |session: &Session| session.serial == serial;
-        if self.here.serial == serial || self.at_work(here).is_some() {
-            self.in_session(here, |runtime| {
-                runtime.here.promised = request.is_some();
-                request.into_iter().for_each(|r| runtime.in_turn(*r, false));
-            });
-            return Ok(());
-        }
-        // The conversation has no slot any more: the text returns to the input.
-        let notice = match request.map(|r| *r) {
-            None => return Ok(()),
-            Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
-            Some(Request::EditDone { message, text }) => Notice::Input { text: line_of(&text), editing: Some(message) },
-            Some(_) => Notice::Note(Level::Warn, "A queued command did not run: you had left this session.".into()),
-        };
-        self.out.report(Notice::Background { serial, notice: Box::new(notice) });
-        Ok(())
     }
 
     pub fn set_apart(&mut self, request: Request) {
@@ -268,8 +242,6 @@ impl State {
         let left = self.here.enter(Some(at));
         self.here.bring_to_front(at);
         self.screen = self.here.serial;
-        // The interface holds the rest of its input and shows it now.
-        self.here.promised = false;
         if self.here.all.get(left).is_some_and(Conversation::is_done) {
             let left = self.here.remove(left);
             self.put_away(left, self.opened.keeps_empty);

@@ -12,8 +12,8 @@ use super::baton::Running;
 use super::executor::Executor;
 use super::verb::{BranchSlot, Work};
 use super::{
-    Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake, Written,
-    grouped, refused,
+    Activity, Done, Last, Path, PrefillStats, Rendered, RuntimeError, Slot, State, Step, ToAnswer, Verb, Wait, Wake,
+    Written, grouped, refused,
 };
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, Sampling};
@@ -47,31 +47,32 @@ pub(super) trait Fan {
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
 }
 
-struct One {
-    branch: Option<Branch>,
-    grown: Option<Grown>,
+/// Branches that are known beforehand, and what each became; `None` before its end.
+struct Known {
+    branches: std::vec::IntoIter<Done<Branch>>,
+    grown: Vec<Option<Done<Grown>>>,
+    /// What is counted while they run.
+    what: Option<&'static str>,
 }
 
-impl Fan for One {
+impl Fan for Known {
     fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
-        Ok(self.branch.take())
+        self.branches.next().transpose()
     }
 
-    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
-        match grown {
-            Ok(grown) => self.grown = Some(grown),
-            Err(e) => tracing::debug!(%e, "a branch in idle time"),
+    fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>) {
+        if let Some(place) = self.grown.get_mut(which) {
+            *place = Some(grown);
+        }
+        if let Some(what) = self.what {
+            let (done, of) = (self.grown.iter().flatten().filter(|g| g.is_ok()).count(), self.grown.len());
+            state.working(Activity::Busy { what: format!("{done} of {of} {what}") });
         }
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
-    fatal: Option<EngineFault>,
-}
-
 /// The branches of a fan-out.
+#[derive(Default)]
 struct Lanes {
     running: Vec<Lane>,
     /// These wait for memory.
@@ -80,7 +81,9 @@ struct Lanes {
     next: usize,
     /// Most slots.
     most: usize,
-    done: Slots,
+    /// Slots of branches that have ended.
+    free: Vec<Slot>,
+    fatal: Option<EngineFault>,
 }
 
 struct Lane {
@@ -92,8 +95,8 @@ struct Lane {
 }
 
 impl Verb {
-    /// Each round begins a branch, or waits for an event of one.
-    pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done<Slots> {
+    /// Runs all branches. Each round begins one, or waits for an event of one.
+    pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done {
         let most = self.engine.free_slots();
         if most == 0 {
             let why = match self.engine.slots() {
@@ -102,16 +105,11 @@ impl Verb {
             };
             return refused(why);
         }
-        let mut all = Lanes { running: Vec::new(), waiting: Vec::new(), next: 0, most, done: Slots::default() };
+        let mut all = Lanes { most, ..Lanes::default() };
         loop {
             let at = match self.begin_branch(fan, &mut all) {
                 Some(at) => at,
-                None if all.running.is_empty() => {
-                    let fatal = all.done.fatal.clone();
-                    let why = || fatal.clone().map_or(RuntimeError::Stopped, RuntimeError::from);
-                    all.waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(why())));
-                    return Ok(all.done);
-                }
+                None if all.running.is_empty() => break,
                 None => match self.branch_event(fan, &mut all, work).await {
                     Some(at) => at,
                     None => continue,
@@ -123,31 +121,35 @@ impl Verb {
                 // The device has no memory for it: it waits until another branch has ended.
                 Err(e) if e.is_of_the_slot() && !wrote && !all.running.is_empty() => {
                     tracing::debug!(%e, "a slot less");
-                    all.most = all.running.len() + all.done.slots.len();
+                    all.most = all.running.len() + all.free.len();
                     all.waiting.push((which, branch));
                     self.engine.release(slot.sequence);
                 }
                 ended => {
-                    all.done.slots.push(slot);
+                    all.free.push(slot);
                     let ended = ended.map_err(|e| self.disk.set_aside(e));
                     fan.ended(self, which, ended);
                 }
             }
         }
+        let why = || all.fatal.clone().map_or(RuntimeError::Stopped, RuntimeError::from);
+        all.waiting.iter().for_each(|(which, _)| fan.ended(self, *which, Err(why())));
+        all.free.iter().for_each(|slot| self.engine.release(slot.sequence));
+        all.fatal.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// The next branch, if a slot is free for it.
     fn begin_branch(&mut self, fan: &mut dyn Fan, all: &mut Lanes) -> Option<usize> {
-        if self.here.slot.stopped() || all.done.fatal.is_some() {
+        if self.here.slot.stopped() || all.fatal.is_some() {
             return None;
         }
-        let has_room = all.running.len() + all.done.slots.len() < all.most && self.engine.free_slots() > 0;
-        if all.done.slots.is_empty() && !has_room {
-            return None;
-        }
-        let mut slot = all.done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of))?;
+        let mut slot = match all.free.pop() {
+            Some(slot) => slot,
+            None if all.running.len() < all.most => Slot::of(self.engine.take_slot()?),
+            None => return None,
+        };
         let Some((which, branch)) = all.waiting.pop().or_else(|| self.next_branch(fan, &mut all.next)) else {
-            all.done.slots.push(slot);
+            all.free.push(slot);
             return None;
         };
         // It stores its waits in the conversation's wait and stops with the conversation.
@@ -176,7 +178,7 @@ impl Verb {
                 for lane in all.running.drain(..) {
                     fan.ended(self, lane.which, Err(fault.clone().into()));
                 }
-                all.done.fatal = Some(fault);
+                all.fatal = Some(fault);
                 return None;
             }
             Wake::Engine(event) => event,
@@ -197,12 +199,23 @@ impl Verb {
         Some(at)
     }
 
+    /// Runs branches that are known beforehand. `what` names them while they are counted on screen.
+    pub async fn all_of(
+        &mut self,
+        branches: Vec<Done<Branch>>,
+        what: Option<&'static str>,
+        work: Work,
+    ) -> Done<Vec<Option<Done<Grown>>>> {
+        let grown = branches.iter().map(|_| None).collect();
+        let mut known = Known { branches: branches.into_iter(), grown, what };
+        self.fan_out(&mut known, work).await?;
+        Ok(known.grown)
+    }
+
     /// Runs a branch in idle time; every request has priority. `None` if it failed.
     pub async fn in_idle_time(&mut self, branch: Branch) -> Done<Option<Grown>> {
-        let mut one = One { branch: Some(branch), grown: None };
-        let slots = self.fan_out(&mut one, Work::Title).await?;
-        self.release(slots)?;
-        Ok(one.grown)
+        let grown = self.all_of(vec![Ok(branch)], None, Work::Title).await?.pop().flatten();
+        Ok(grown.and_then(|grown| grown.inspect_err(|e| tracing::debug!(%e, "a branch in idle time")).ok()))
     }
 
     fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
@@ -244,25 +257,6 @@ impl Verb {
         let answer = last.map(|last| ToAnswer { last, message });
         let stats = self.run(&rendered, steps, answer, &mut ()).await?;
         Ok(Grown { path: self.slot().live.clone(), stats })
-    }
-
-    /// Releases slots. Fails if the engine is down.
-    pub fn release(&mut self, slots: Slots) -> Done {
-        slots.slots.iter().for_each(|slot| self.engine.release(slot.sequence));
-        slots.fatal.map_or(Ok(()), |fault| Err(fault.into()))
-    }
-
-    /// Makes the state of a branch the conversation's own and releases all slots. False if no slot holds it.
-    pub async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
-        let holds = slots.slots.iter().find(|slot| slot.live.head().is_some() && slot.live.head() == path.head());
-        let Some(from) = holds.map(|slot| slot.sequence) else {
-            self.release(slots)?;
-            return Ok(false);
-        };
-        let copied = self.copy(from, path.clone()).await;
-        self.release(slots)?;
-        copied?;
-        Ok(true)
     }
 }
 

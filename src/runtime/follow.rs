@@ -61,6 +61,7 @@ struct Pending {
 enum What {
     New(String),
     Changed { old: String, new: String },
+    Gone { old: String },
     Moved { from: String, name: String },
     Unreadable(String),
 }
@@ -73,6 +74,9 @@ impl Pending {
             What::Changed { old, new } => {
                 let (name, text, update) = versions::update(&self.name, old, new);
                 Some((name, text, Some(update)))
+            }
+            What::Gone { .. } => {
+                Some((format!("{} (deleted)", self.name), format!("{} was deleted.", self.name), Some(Update::Gone)))
             }
             What::Moved { from, name } => {
                 let text = format!("{name} is now {}; its text is the same.", self.name);
@@ -118,6 +122,7 @@ impl State {
             };
             let (name, what) = match known.get(path.as_str()) {
                 Some(version) if version.text == text => return None,
+                Some(v) if *now == OnDisk::Gone => (v.name, What::Gone { old: v.text.clone().into_owned() }),
                 Some(v) => (v.name, What::Changed { old: v.text.clone().into_owned(), new: text.to_owned() }),
                 None if ignored(path) || text.trim().is_empty() => return None,
                 None => (name.as_str(), What::New(text.to_owned())),
@@ -185,10 +190,9 @@ impl Followed {
 }
 
 fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
-    let is_gone = |p: &Pending| matches!(&p.what, What::Changed { new, .. } if new.is_empty());
-    let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(is_gone);
+    let (gone, mut all): (Vec<_>, Vec<_>) = pending.into_iter().partition(|p| matches!(p.what, What::Gone { .. }));
     for gone in gone {
-        let What::Changed { old, .. } = &gone.what else { continue };
+        let What::Gone { old } = &gone.what else { continue };
         match all.iter_mut().find(|p| matches!(&p.what, What::New(text) if text == old)) {
             Some(new) => new.what = What::Moved { from: gone.path, name: gone.name },
             None => all.push(gone),

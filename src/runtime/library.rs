@@ -12,7 +12,6 @@ use crate::runtime::protocol::{DocumentRow, LibraryAction, LibraryName, LoadOpti
 use crate::store::{Change, DocumentRecord, NewDocument, SegmentId, Store, StoreError};
 use crate::text::near::no_document;
 use crate::text::sources::Document;
-use crate::text::tokenizer::SHIELD;
 
 const PAGE_LINES: usize = 400;
 const LINES_BEFORE: usize = 10;
@@ -173,7 +172,7 @@ impl State {
     }
 
     fn library_has(&self, document: Option<Message>, stats: &PrefillStats) {
-        let Some((info, text)) = document.and_then(|m| Some((m.meta.document?, m.text))) else { return };
+        let Some(info) = document.and_then(|m| m.meta.document) else { return };
         let (read, all) = (grouped(stats.read), grouped(info.tokens));
         let what = match self.engine.server() {
             Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
@@ -183,22 +182,6 @@ impl State {
             None => format!("{all} tokens, {read} read"),
         };
         self.info(format!("{} is in the library: {what}.", info.name));
-        if self.engine.server().is_none() && !self.spells_back(&info, &text) {
-            let text = format!(
-                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
-                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
-                info.name
-            );
-            self.warn(text);
-        }
-    }
-
-    /// Whether the document's tokens decode to its text: the library stores no other copy.
-    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
-        let renderer = &self.engine.renderer;
-        let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
-        let read = renderer.safe(text.trim_matches(['\n', '\r']));
-        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
     }
 
     pub fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
@@ -241,17 +224,19 @@ impl Verb {
                 if self.disk.store.remove_document(&name)? == 0 {
                     return Err(not_in_library(&name, &self.disk.documents()?));
                 }
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                self.say(removed(&format!("{name} from the library"), is_used, freed.bytes))
+                self.say_removed(&format!("{name} from the library"), is_used)
             }
             LibraryAction::Prune => {
                 let removed = counted(self.disk.store.prune_documents()?, "unused document");
-                let freed = self.disk.store.collect()?;
-                self.report_library();
-                self.say(format!("Removed {removed} ({}).", bytes(freed.bytes)))
+                self.say_removed(&removed, false)
             }
         }
+    }
+
+    fn say_removed(&self, what: &str, is_used: bool) -> Done {
+        let freed = self.disk.store.collect()?;
+        self.report_library();
+        self.say(removed(what, is_used, freed.bytes))
     }
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::{Done, Form, Notice, Plan, PrefillStats, Rendered, RuntimeError, State, Step, Verb, Wait};
-use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
+use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::runtime::protocol::{FileProgress, FileState, LoadOptions};
 use crate::text::TextError;
 use crate::text::sources::Document;
@@ -36,7 +36,6 @@ impl Item {
 
 #[derive(Default)]
 struct Load {
-    begun_at: Option<MessageId>,
     messages: Vec<Message>,
     items: Vec<Item>,
     total: u64,
@@ -54,9 +53,6 @@ struct Load {
     restored: f64,
     /// The load was restarted once after a crash of the model process.
     begun_again: bool,
-    /// Where a stop ended the reading: bytes of the text, and the position.
-    upto: usize,
-    reached: u64,
 }
 
 impl Verb {
@@ -71,13 +67,12 @@ impl Verb {
         let documents = self.shaped(documents, options)?;
         self.ready_to_write().await?;
 
-        let documents = self.without_repeated(documents).await;
+        let documents = self.without_repeated(documents);
         if documents.is_empty() {
             return Ok(());
         }
-        let begun_at = self.here.tree.head();
         let opening = self.opening_messages();
-        let mut parent = opening.last().map(|m| m.id).or(begun_at);
+        let mut parent = opening.last().map(|m| m.id).or(self.here.tree.head());
         let message = |d: Document| {
             let info = DocumentInfo::new(&d.name, d.path.map(|p| p.display().to_string()), &d.text);
             let mut message = self.draft(Role::Document, parent, d.text);
@@ -92,15 +87,10 @@ impl Verb {
                 (d.tokens, d.once) = (item.file.tokens, options.once);
             }
         }
-        // A truncated document always differs from the recorded file.
-        if options.head.is_none() && options.tail.is_none() && options.pages.is_none() {
-            self.say_what_is_read_again(&messages);
-        }
         for message in opening {
             self.add_message(message)?;
         }
         let mut load = Load {
-            begun_at,
             messages,
             total: items.iter().map(|i| i.file.tokens).sum(),
             items,
@@ -109,7 +99,17 @@ impl Verb {
             started: Some(Instant::now()),
             ..Load::default()
         };
-        self.read_load(&mut load, &rendered, plan).await
+        let done = self.read_load(&mut load, &rendered, plan).await;
+        // A document that was read in part stays; the next question reads the rest. After a restart from the beginning,
+        // that is the last document that was added, wherever the reading was.
+        if done.is_err() {
+            if let Some(message) = load.messages.iter().take(load.added).next_back().filter(|m| m.is_half_read()) {
+                self.here.broken_off.insert(message.id);
+                self.report(Notice::Finished(message.clone()));
+            }
+            self.show_tree();
+        }
+        done
     }
 
     /// Plans a load until it fits and the user confirms it. Files that the user leaves out leave `messages`.
@@ -149,14 +149,9 @@ impl Verb {
     }
 
     /// Reads the documents of a plan. Plans the rest again after lost state, or when the user continues after a stop.
-    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
-        let mut plan = Ok(plan);
+    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, mut plan: Plan) -> Done {
         loop {
-            let read = match plan {
-                Ok(plan) => self.read_documents(load, rendered, plan).await,
-                Err(e) => Err(e),
-            };
-            let lost = match read {
+            let lost = match self.read_documents(load, rendered, plan).await {
                 Ok(true) => {
                     self.say_loaded(load);
                     self.show_session();
@@ -168,27 +163,16 @@ impl Verb {
                     if !self.load_stopped(load, rendered).await? {
                         return Ok(());
                     }
-                    plan = self.planned(rendered, State::plan).await;
+                    plan = self.planned(rendered, State::plan).await?;
                     continue;
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
-                Err(e) => {
-                    // A document that was read in part stays; the next question reads the rest. After a restart from
-                    // the beginning, that is the last document that was added, wherever the reading was.
-                    let last = load.messages.iter().take(load.added).next_back();
-                    if let Some(message) = last.filter(|m| m.is_half_read()) {
-                        self.here.broken_off.insert(message.id);
-                        self.report(Notice::Finished(message.clone()));
-                    }
-                    self.show_tree();
-                    return Err(e);
-                }
+                Err(e) => return Err(e),
             };
-            plan = self.planned(rendered, State::plan).await;
-            match (&plan, lost) {
-                (Ok(plan), Some(lost)) => self.read_lost_again(&lost, plan),
-                (Ok(plan), None) => self.say_reading_again(plan),
-                (Err(_), _) => {}
+            plan = self.planned(rendered, State::plan).await?;
+            match lost {
+                Some(lost) => self.read_lost_again(&lost, &plan),
+                None => self.say_reading_again(&plan),
             }
         }
     }

@@ -80,7 +80,6 @@ impl State {
         self.opened.quiet = false;
         // The replaced session has no requests left, and its slot is free.
         self.here.typed = None;
-        self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
         self.untitled.extend(title::untitled(&mut left));
         self.opened.left(left, self.opened.keeps_empty);

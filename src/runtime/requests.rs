@@ -104,12 +104,6 @@ macro_rules! dispatch {
 
 requests!(dispatch);
 
-impl Verb {
-    async fn leave_queued(&mut self, request: Box<Request>) -> Done {
-        Box::pin(self.carry_out(*request)).await
-    }
-}
-
 impl State {
     fn end(&mut self) -> Done {
         self.quitting = true;

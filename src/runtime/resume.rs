@@ -218,10 +218,14 @@ impl Verb {
         match self.ask_user(format!("{e}."), &choices).await {
             'v' => self.open_with(&record, None, Rights::View(format!("{e}."))),
             'f' => {
-                let passing = (!self.opened.has(record.id)).then_some(record.id);
+                let stays = self.opened.has(record.id);
                 self.load_record(&record, None, Rights::View(String::new()))?;
                 let head = self.here.tree.head().ok_or_else(nothing_to_fork)?;
-                self.fork_at(head, None, passing).await
+                self.fork_session(head, None)?;
+                if !stays {
+                    self.opened.forget(record.id);
+                }
+                self.go_to_fork().await
             }
             _ => Err(e.into()),
         }

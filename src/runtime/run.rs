@@ -181,15 +181,10 @@ impl State {
 
     /// Shows that no verb runs: a background task, the model's loading, or nothing.
     pub fn idle(&mut self) {
-        let task = self
-            .background
-            .last()
-            .filter(|_| self.here.is_in_front())
-            .map(|background| background.task.in_background());
-        self.activity(match (&self.engine.state, task) {
-            (_, Some(task)) => task,
-            (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
-            (EngineState::Ready | EngineState::Down { .. }, None) => Activity::Idle,
+        self.activity(match (self.background.last().filter(|_| self.here.is_in_front()), &self.engine.state) {
+            (Some(background), _) => background.task.in_background(),
+            (None, EngineState::Starting) => Activity::Starting { what: "loading the model".into() },
+            (None, EngineState::Ready | EngineState::Down { .. }) => Activity::Idle,
         });
     }
 
@@ -231,17 +226,6 @@ impl State {
             // In one-shot use, a stop ends the run.
             Request::Stop if !self.one_shot => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
-            Request::LeaveQueued(request) => self.in_turn(*request, true),
-            request => self.in_turn(request, false),
-        }
-    }
-
-    /// Serves or queues a request. `promised`: the interface holds more input for this conversation.
-    pub fn in_turn(&mut self, request: Request, promised: bool) {
-        if request.while_busy() == WhileBusy::Leaves {
-            self.here.promised = promised;
-        }
-        match request {
             // A title belongs to no request and yields to one.
             r if self.here.wait.gives_way() && r.while_busy() != WhileBusy::Runs => {
                 self.here.queue.push_back(r);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Done, RuntimeError, Settings, Tree, refused};
+use crate::core::counted;
 use crate::core::sanitize::command_word;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
@@ -97,12 +98,8 @@ impl Session {
 
     pub(super) fn numbered(&self, number: u64) -> Done<&Message> {
         self.tree.at_number(number).ok_or_else(|| {
-            let there = match self.tree.path().len() {
-                0 => "nothing was said yet".to_owned(),
-                1 => "this branch has #1 only".to_owned(),
-                last => format!("this branch has #1 to #{last}"),
-            };
-            RuntimeError::Refused(format!("No message #{number}: {there}. /timeline shows all."))
+            let there = counted(self.tree.path().len() as u64, "message");
+            RuntimeError::Refused(format!("No message #{number}: this branch has {there}. /timeline shows all."))
         })
     }
 

@@ -63,24 +63,25 @@ impl State {
         SessionView {
             name: self.here.name.clone(),
             title: self.here.title.clone(),
-            branch: self.here.tree.branch_position(),
             messages: self.here.tree.path().into_iter().cloned().collect(),
             view_only: self.here.rights != Rights::Write,
-            timeline: self.timeline_rows(),
-            documents: self.document_rows(),
-            map: self.context_map(),
+            tree: self.tree_view(),
             serial: self.here.serial,
             opened: self.opened(),
         }
     }
 
-    pub fn show_tree(&self) {
-        self.report(Notice::Tree(TreeView {
+    fn tree_view(&self) -> TreeView {
+        TreeView {
             branch: self.here.tree.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
             map: self.context_map(),
-        }));
+        }
+    }
+
+    pub fn show_tree(&self) {
+        self.report(Notice::Tree(self.tree_view()));
     }
 
     /// Refuses a name that exists. A number refers to a session only while none has it as its name.

@@ -92,9 +92,7 @@ impl Verb {
         let number = Some(c.number_of(to)).filter(|_| c.branching() != Some(to));
         let place = number.map_or(String::new(), |number| format!(" of #{number}"));
         let back = number.zip(here).map(|(number, here)| format!(" Back: /branch #{number} {}", here + 1));
-        let stats = self.go_silently(Some(leaf)).await?;
-        self.say_shared(&format!("Branch {n}/{of}{place}, at"), &stats, &back.unwrap_or_default());
-        Ok(())
+        self.go(Some(leaf), &format!("Branch {n}/{of}{place}, at"), &back.unwrap_or_default()).await
     }
 }
 

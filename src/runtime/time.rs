@@ -4,27 +4,38 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::{Attendance, Done, Form, Notice, PrefillStats, RuntimeError, State, Verb, grouped, refused};
+use super::{Attendance, Done, Form, Notice, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
 use crate::core::counted;
 use crate::core::sanitize::{edited, sanitize};
-use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
+use crate::core::transcript::{Finish, Message, MessageId, Role};
 use crate::runtime::protocol::GotoTarget;
 use crate::store::Change;
 use crate::text::near::meant;
 
 impl Verb {
-    /// Moves the head, makes its state live, and notes the cost. `what` begins the sentence.
-    pub async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
-        let stats = self.go_silently(head).await?;
-        self.say_shared(what, &stats, "");
-        Ok(())
-    }
-
-    pub async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
+    /// Moves the head, makes its state live, and notes the cost: `Went back to #7: 30,112 tokens shared, 0 read again.`
+    /// `what` begins this sentence, and `next` follows it.
+    pub async fn go(&mut self, head: Option<MessageId>, what: &str, next: &str) -> Done {
         self.move_head(head)?;
         self.show_session();
-        self.sync().await
+        let stats = self.sync().await?;
+        let time = match stats.ms {
+            ms if ms < 1000.0 => format!("{ms:.0} ms"),
+            ms => format!("{:.1} s", ms / 1000.0),
+        };
+        let (reused, read) = (grouped(stats.reused), grouped(stats.read));
+        let place = match self.here.tree.path().len() {
+            0 => "the beginning".to_owned(),
+            n => format!("#{n}"),
+        };
+        self.info(match self.engine.server() {
+            // A server does not report what it reads again.
+            Some(_) => format!("{what} {place}.{next}"),
+            None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
+        });
+        self.report_meters();
+        Ok(())
     }
 
     pub async fn undo(&mut self, count: u64) -> Done {
@@ -39,7 +50,7 @@ impl Verb {
             1 => "Went back one exchange to".to_owned(),
             n => format!("Went back {n} exchanges to"),
         };
-        self.go(undo.head, &what).await
+        self.go(undo.head, &what, " /redo takes it back.").await
     }
 
     pub async fn redo(&mut self, count: u64) -> Done {
@@ -51,7 +62,7 @@ impl Verb {
             0 | 1 => "Went forward to".to_owned(),
             n => format!("Went forward {n} exchanges to"),
         };
-        self.go(Some(head), &what).await
+        self.go(Some(head), &what, "").await
     }
 
     pub async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
@@ -72,7 +83,7 @@ impl Verb {
                 let saved = self.add_message(new)?;
                 let head = self.here.tree.head();
                 self.saved(saved).await;
-                self.go(head, "Edited").await
+                self.go(head, "Edited", "").await
             }
         }
     }
@@ -83,27 +94,21 @@ impl Verb {
             None => self.here.tree.head(),
         };
         let head = head.ok_or_else(nothing_to_fork)?;
-        self.fork_at(head, name, None).await
+        self.fork_session(head, name)?;
+        self.go_to_fork().await
     }
 
     /// `f` in the timeline: the message may be on another branch or in a view-only session.
     pub async fn fork_from(&mut self, message: MessageId) -> Done {
         self.in_this_session(message)?;
         let head = self.here.tree.exchange_end(message);
-        self.fork_at(head, None, None).await
+        self.fork_session(head, None)?;
+        self.go_to_fork().await
     }
 
-    /// Forks at `head`. `passing`: a session that was opened only for the fork.
-    pub async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
-        self.fork_session(head, name)?;
-        if let Some(id) = passing {
-            self.opened.forget(id);
-        }
-        self.show_session();
-        let stats = self.sync().await?;
+    pub async fn go_to_fork(&mut self) -> Done {
         let what = format!("\"{}\" forked at", self.here.name);
-        self.say_shared(&what, &stats, "");
-        Ok(())
+        self.go(self.here.tree.head(), &what, "").await
     }
 
     pub async fn goto(&mut self, target: GotoTarget) -> Done {
@@ -127,7 +132,7 @@ impl Verb {
     pub async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
         self.here.may_write()?;
         let end = self.here.tree.exchange_end(id);
-        self.go(Some(end), what).await
+        self.go(Some(end), what, "").await
     }
 
     pub async fn system_text(&mut self, text: Option<String>) -> Done {
@@ -153,22 +158,15 @@ impl Verb {
             grouped(tokens),
             self.about(tokens)
         );
-        let choices = [('\n', "do it"), ('a', "add it as a message here instead"), ('\x1b', "cancel")];
-        match self.ask_user(question, &choices).await {
-            '\n' => {
-                let path = self.here.tree.path();
-                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                self.here.system = Some(text.clone());
-                let root = self.draft(Role::System, None, text);
-                let copy = [root].into_iter().chain(rest).collect();
-                self.rebuild(None, copy, "System text changed, now at").await
-            }
-            'a' => {
-                let head = self.here.tree.head();
-                self.ask_below(head, text, 1).await
-            }
-            _ => Ok(()),
+        if !self.confirm(question, "do it").await {
+            return Ok(());
         }
+        let path = self.here.tree.path();
+        let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
+        self.here.system = Some(text.clone());
+        let root = self.draft(Role::System, None, text);
+        let copy = [root].into_iter().chain(rest).collect();
+        self.rebuild(None, copy, "System text changed, now at").await
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
@@ -185,14 +183,8 @@ impl Verb {
             Some(p) => format!("to before it was loaded (#{})", self.here.tree.number_of(p)),
             None => "to the beginning".to_owned(),
         };
-        let text = match later.len() as u64 {
-            0 => format!("Unloading {name} means going back {before}. Nothing has to be read again."),
-            n => format!(
-                "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
-                 reading {} again on a new branch.",
-                counted(n, "later message")
-            ),
-        };
+        let again = counted(later.len() as u64, "later message");
+        let text = format!("Unloading {name} means going back {before} and reading {again} again on a new branch.");
         match self.confirm(text, "do it").await {
             true => self.rebuild(parent, later, &format!("{name} unloaded, now at")).await,
             false => Ok(()),
@@ -216,7 +208,7 @@ impl Verb {
             parent = Some(new.id);
             self.add_quietly(new)?;
         }
-        self.go(self.here.tree.head(), what).await
+        self.go(self.here.tree.head(), what, "").await
     }
 
     /// `/compact`: a branch that begins with the model's own summary, which the user sees first.
@@ -276,25 +268,6 @@ impl State {
             Some(_) => Ok(()),
             None => refused("That message is in another session: open that one first (/resume NAME)."),
         }
-    }
-
-    /// `Forked at #7: 30,112 tokens shared, 0 read again.`, followed by a hint.
-    pub fn say_shared(&mut self, what: &str, stats: &PrefillStats, next: &str) {
-        let time = match stats.ms {
-            ms if ms < 1000.0 => format!("{ms:.0} ms"),
-            ms => format!("{:.1} s", ms / 1000.0),
-        };
-        let (reused, read) = (grouped(stats.reused), grouped(stats.read));
-        let place = match self.here.tree.path().len() {
-            0 => "the beginning".to_owned(),
-            n => format!("#{n}"),
-        };
-        self.info(match self.engine.server() {
-            // A server does not report what it reads again.
-            Some(_) => format!("{what} {place}.{next}"),
-            None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
-        });
-        self.report_meters();
     }
 
     pub fn edit_open(&mut self, at: Option<u64>) -> Done {

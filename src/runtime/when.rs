@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::ask_all::Ready;
 use super::sources::Item;
 use super::verb::Work;
-use super::{Activity, Branch, Done, Fan, Grown, Notice, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
+use super::{Activity, Done, Grown, Path, Rendered, RuntimeError, State, Verb, grouped, refused};
 use crate::core::counted;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::engine::protocol::Ended;
@@ -20,16 +20,6 @@ struct Place {
     rendered: Arc<Rendered>,
     /// Last line of the document that the state has read.
     line: u64,
-    /// The answer, or why there is none; `None` before its end, and for a partial one.
-    answer: Option<Result<String, String>>,
-}
-
-struct When {
-    question: String,
-    document: String,
-    lines: u64,
-    places: Vec<Place>,
-    started: Instant,
 }
 
 impl Verb {
@@ -71,17 +61,33 @@ impl Verb {
     }
 
     async fn ask_along(&mut self, question: String, document: Option<DocumentInfo>, places: Vec<Place>) -> Done {
-        let (document, lines) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
-        self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
-        let mut fan = When { question, document, lines, places, started: Instant::now() };
-        let slots = self.fan_out(&mut fan, Work::Branches).await?;
-        let released = self.release(slots);
+        let (started, of) = (Instant::now(), places.len());
+        self.activity(Activity::Busy { what: format!("asking at {of} places") });
+        let branch = |place: &Place| self.question_after(&place.path, &place.rendered, self.greedy());
+        let branches = places.iter().map(branch).collect();
+        let grown = self.all_of(branches, Some("places asked"), Work::Branches).await?;
         self.report_meters();
-        if fan.answered().next().is_none() && self.here.slot.stopped() {
-            return released.and(Err(RuntimeError::Stopped));
+        let answers: Vec<(&Place, Result<String, String>)> = places
+            .iter()
+            .zip(grown)
+            .filter_map(|(place, grown)| Some((place, self.answer_at(place, grown?).transpose()?)))
+            .collect();
+        let lines: Vec<u64> =
+            answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(place, _)| place.line).collect();
+        if lines.is_empty() {
+            self.unstopped()?;
         }
-        self.report(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
-        released
+        let mut page = changes(&answers);
+        if of == 1 {
+            page.push_str(
+                "\nOne state is kept along it: there is no other to compare with. sessions.checkpoint_every says after how many \
+                 tokens one is kept of what is read from then on.\n",
+            );
+        }
+        let (name, all) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
+        let (done, asked, seconds) = (lines.len(), listed(&lines, all), started.elapsed().as_secs_f64());
+        page.push_str(&format!("\nAsked after {done} of {of} kept states of {name} ({asked}), in {seconds:.1} s.\n"));
+        self.page(&format!("When: {question}"), page)
     }
 }
 
@@ -115,10 +121,21 @@ impl State {
                 rendered: Arc::new(Rendered { text: format!("{text}{rest}"), cuts: Vec::new() }),
                 line: first_line + upto.bytes().filter(|b| *b == b'\n').count() as u64,
                 path: path.clone(),
-                answer: None,
             })
         };
         Ok(chosen.filter_map(place).collect())
+    }
+
+    /// `None` without an end, and for a partial answer.
+    fn answer_at(&self, place: &Place, grown: Done<Grown>) -> Result<Option<String>, String> {
+        match grown.map(|grown| grown.stats) {
+            Ok(stats) if stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled) => {
+                let begin = Begin::after_prompt(&place.rendered.text);
+                Ok(Some(self.engine.decoded(begin, &stats.generated).answer))
+            }
+            Ok(_) | Err(RuntimeError::Stopped) => Ok(None),
+            Err(e) => Err(e.to_string()),
+        }
     }
 }
 
@@ -126,64 +143,30 @@ fn lost() -> RuntimeError {
     RuntimeError::Refused("The state along this document is not kept. /load it again in a new session.".into())
 }
 
-impl When {
-    fn answered(&self) -> impl Iterator<Item = &Place> {
-        self.places.iter().filter(|p| matches!(p.answer, Some(Ok(_))))
+/// One row for each answer: the line up to which the first answer holds, and from which each other one holds.
+fn changes(answers: &[(&Place, Result<String, String>)]) -> String {
+    let mut text = String::new();
+    let shown = |answer: &Result<String, String>| match answer {
+        Err(why) => format!("({why})"),
+        Ok(text) => format!("\"{}\"", text.split_whitespace().collect::<Vec<_>>().join(" ")),
+    };
+    let rows: Vec<(u64, String)> = answers.iter().map(|(place, answer)| (place.line, shown(answer))).collect();
+    for same in rows.chunk_by(|(_, before), (_, after)| before == after) {
+        let ([(first, answer), ..], [.., (last, _)]) = (same, same) else { continue };
+        text.push_str(&match text.is_empty() {
+            true => format!("    up to line {}: {answer}\n", grouped(*last)),
+            false => format!("    from line {}: {answer}\n", grouped(*first)),
+        });
     }
-
-    /// One line for each answer: the lines up to which the first answer holds, and from which each other one holds.
-    fn page(&self) -> String {
-        // First and last line at which each answer was given.
-        let mut answers: Vec<(u64, u64, String)> = Vec::new();
-        for (place, answer) in self.places.iter().filter_map(|p| Some((p, p.answer.as_ref()?))) {
-            let answer = match answer {
-                Err(why) => format!("({why})"),
-                Ok(text) => format!("\"{}\"", text.split_whitespace().collect::<Vec<_>>().join(" ")),
-            };
-            match answers.last_mut() {
-                Some((_, last, same)) if *same == answer => *last = place.line,
-                _ => answers.push((place.line, place.line, answer)),
-            }
-        }
-        let row = |(at, (first, last, answer)): (usize, &(u64, u64, String))| match at {
-            0 => format!("    up to line {}: {answer}\n", grouped(*last)),
-            _ => format!("    from line {}: {answer}\n", grouped(*first)),
-        };
-        let mut text: String = answers.iter().enumerate().map(row).collect();
-        if self.places.len() == 1 {
-            text.push_str(
-                "\nOne state is kept along it: there is no other to compare with. sessions.checkpoint_every says after how many \
-                 tokens one is kept of what is read from then on.\n",
-            );
-        }
-        let (done, of, seconds) = (self.answered().count(), self.places.len(), self.started.elapsed().as_secs_f64());
-        let lines: Vec<String> = self.answered().map(|p| grouped(p.line)).collect();
-        let places = match lines.as_slice() {
-            [] => counted(self.lines, "line"),
-            [one] => format!("line {one} of {}", grouped(self.lines)),
-            [many @ .., last] => format!("lines {} and {last} of {}", many.join(", "), grouped(self.lines)),
-        };
-        format!("{text}\nAsked after {done} of {of} kept states of {} ({places}), in {seconds:.1} s.\n", self.document)
-    }
+    text
 }
 
-impl Fan for When {
-    fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(place) = self.places.get(which) else { return Ok(None) };
-        runtime.question_after(&place.path, &place.rendered, runtime.greedy()).map(Some)
-    }
-
-    fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
-        let Some(place) = self.places.get_mut(which) else { return };
-        place.answer = match grown.map(|grown| grown.stats) {
-            Ok(stats) if stats.end.as_ref().is_some_and(|end| end.ended != Ended::Cancelled) => {
-                let begin = Begin::after_prompt(&place.rendered.text);
-                Some(Ok(runtime.engine.decoded(begin, &stats.generated).answer))
-            }
-            Ok(_) | Err(RuntimeError::Stopped) => None,
-            Err(e) => Some(Err(e.to_string())),
-        };
-        let (done, of) = (self.answered().count(), self.places.len());
-        runtime.working(Activity::Busy { what: format!("{done} of {of} places asked") });
+/// `lines 10, 20 and 30 of 90`.
+fn listed(lines: &[u64], all: u64) -> String {
+    let shown: Vec<String> = lines.iter().map(|line| grouped(*line)).collect();
+    match shown.as_slice() {
+        [] => counted(all, "line"),
+        [one] => format!("line {one} of {}", grouped(all)),
+        [many @ .., last] => format!("lines {} and {last} of {}", many.join(", "), grouped(all)),
     }
 }

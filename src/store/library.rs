@@ -63,12 +63,6 @@ impl Store {
         })
     }
 
-    /// Whether documents of this path are known, and all with other texts.
-    pub fn is_changed(&self, path: &str, hash: &str) -> Result<bool> {
-        let sql = "SELECT max(hash = ?2) FROM document WHERE path = ?1";
-        Ok(self.read(|db| query::row(db, sql, [path, hash], |r| r.get::<_, Option<bool>>(0)))?.flatten() == Some(false))
-    }
-
     /// Names of documents, each once, with the tokens of the most recently used one, which also decides their order.
     pub fn document_names(&self) -> Result<Vec<(String, u64)>> {
         // SQLite takes the columns without a function from the row with the maximum.

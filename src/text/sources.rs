@@ -119,18 +119,16 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     }
 }
 
-/// Finds and reads everything the paths mean, or nothing if a named path cannot be read.
+/// Everything the paths mean, or nothing if a named file cannot be read. A folder without text is skipped among others.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
-    let mut gathered = Gathered::default();
-    let mut seen = BTreeSet::new();
-    let mut total = 0u64;
+    let (mut gathered, mut seen) = (Gathered::default(), BTreeSet::new());
+    let (mut total, mut empty) = (0u64, Vec::new());
     for path in paths {
         if path == sample::PATH {
             gathered.documents.push(Document::inline(sample::NAME, sample::TEXT)?);
             continue;
         }
         let before = gathered.documents.len();
-        let from = gathered.skipped.len();
         let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
         let mut is_known = false;
@@ -159,10 +157,13 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             }
         }
         if gathered.documents.len() == before && !is_known {
-            let skipped = gathered.skipped.split_off(from);
-            return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
+            empty.push(path.clone());
         }
     }
+    if gathered.documents.is_empty() && !empty.is_empty() {
+        return Err(SourceError::EmptyFolder { name: empty.join(", "), skipped: gathered.skipped });
+    }
+    gathered.skipped.extend(empty.into_iter().map(|name| Skipped { name, reason: "no text files in it".to_owned() }));
     distinct_names(&mut gathered.documents);
     Ok(gathered)
 }

@@ -187,7 +187,7 @@ const SHELVED: usize = 6;
 pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
     let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
-    let documents: Vec<&str> = app.open.view.documents.iter().map(|d| d.name.as_str()).collect();
+    let documents: Vec<&str> = app.open.view.tree.documents.iter().map(|d| d.name.as_str()).collect();
     let mut candidates: Vec<Candidate> =
         best(&now, &documents).map(|name| Candidate::mention(name, "read already")).collect();
     // A file with this name is read from disk; its kept state still matches if the file is unchanged.

@@ -149,7 +149,8 @@ pub(super) fn question(number: char) -> Option<&'static str> {
 }
 
 pub(super) fn next(app: &App) -> Option<&'static str> {
-    let sample_only = app.open.view.documents.iter().all(|d| d.name == NAME) && !app.open.view.documents.is_empty();
+    let sample_only =
+        app.open.view.tree.documents.iter().all(|d| d.name == NAME) && !app.open.view.tree.documents.is_empty();
     if !app.open.composer.is_empty() || !(offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only) {
         return None;
     }

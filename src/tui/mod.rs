@@ -214,7 +214,7 @@ impl App {
 
     /// Whether the session has messages, on any branch.
     pub(crate) fn has_begun(&self) -> bool {
-        self.open.transcript.messages().next().is_some() || !self.open.view.timeline.is_empty()
+        self.open.transcript.messages().next().is_some() || !self.open.view.tree.timeline.is_empty()
     }
 
     pub fn is_demo(&self) -> bool {

@@ -45,12 +45,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
                 self::notice(app, held);
             }
         }
-        Notice::Tree(tree) => {
-            app.open.view.branch = tree.branch;
-            app.open.view.timeline = tree.timeline;
-            app.open.view.documents = tree.documents;
-            app.open.view.map = tree.map;
-        }
+        Notice::Tree(tree) => app.open.view.tree = tree,
         Notice::Several(answers) => {
             app.popup = None;
             app.open.forget_places();

@@ -90,10 +90,6 @@ pub struct Session {
     pub(super) held: Option<Notice>,
     mark: Mark,
     news: bool,
-    /// The runtime keeps its slot for queued lines.
-    promised: bool,
-    /// A queued line was sent to the runtime, which has not begun with it.
-    sent: bool,
     refused: Option<String>,
 }
 

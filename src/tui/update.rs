@@ -112,7 +112,7 @@ fn found(app: &mut App, found: &[String]) {
         None => {}
         Some(Lookup::Question(text, edits)) => {
             app.waiting = false;
-            let read: Vec<&str> = app.open.view.documents.iter().map(|d| d.name.as_str()).collect();
+            let read: Vec<&str> = app.open.view.tree.documents.iter().map(|d| d.name.as_str()).collect();
             let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
             let meant = mention::meant(&text, found, &read, &shelved);
             if meant.is_ready() {

@@ -58,7 +58,7 @@ fn each_of_several_answers_equals_its_seed_alone() {
     assert_eq!(choices.iter().map(|c| c.key).collect::<String>(), "123\u{1b}");
     t.send(Request::Choose { question, key: '2' });
     t.sync();
-    assert_eq!((t.view().branch, t.view().messages.last().unwrap().id), ((3, 4), made[1].id));
+    assert_eq!((t.view().tree.branch, t.view().messages.last().unwrap().id), ((3, 4), made[1].id));
     t.work();
     let after = t.ask("and then?");
     // The chosen state is there: nothing of it is read again.
@@ -138,7 +138,7 @@ fn an_engine_with_one_conversation_answers_one_after_another() {
     assert_eq!(made.iter().map(|m| m.text[..7].to_owned()).collect::<Vec<_>>(), ["seed 7 ", "seed 8 ", "seed 9 "]);
     t.send(Request::Choose { question, key: '3' });
     t.sync();
-    assert_eq!(t.view().branch, (3, 3));
+    assert_eq!(t.view().tree.branch, (3, 3));
     t.quit();
 }
 

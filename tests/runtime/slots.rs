@@ -162,7 +162,7 @@ fn a_document_is_read_on_in_a_session_that_was_left() {
     let view = session(&mut t);
     assert!(view.messages[0].meta.document.as_ref().unwrap().complete);
     assert_eq!(view.messages.last().map(|m| (m.id, &m.text)), Some((answer.id, &answer.text)));
-    assert_eq!(view.documents.len(), 1);
+    assert_eq!(view.tree.documents.len(), 1);
     t.quit();
 }
 
@@ -170,31 +170,18 @@ fn queued_questions_run_in_order_after_a_switch() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
     ask_until_text(&mut t, &gate, "One?");
-    t.send(Request::LeaveQueued(Box::new(Request::New(None))));
+    // What was sent before the switch runs there.
+    t.send(Request::Ask("Two?".into()));
+    t.send(Request::New(None));
     assert_eq!(session(&mut t).serial, 2);
     drop(gate);
-    let idle = |n: &Notice| matches!(n, Notice::Activity(Activity::Idle)).then_some(());
-    background(&mut t, "its end", 1, idle);
-    // Its slot is kept until no more requests arrive.
-    t.sync();
-    let there = |request| Request::There { serial: 1, request };
-    t.send(there(Some(Box::new(Request::Ask("Two?".into())))));
+    background(&mut t, "the first answer", 1, answer_of);
     let two = background(&mut t, "the second answer", 1, answer_of);
     assert_eq!(two.text, alone(&["One?", "Two?"])[1]);
+    let idle = |n: &Notice| matches!(n, Notice::Activity(Activity::Idle)).then_some(());
     background(&mut t, "its end", 1, idle);
-    t.send(there(None));
-    t.sync();
-    // The session is idle: later requests return to the input.
-    t.send(there(Some(Box::new(Request::Ask("Three?".into())))));
-    let back = |n: &Notice| if let Notice::Input { text, .. } = n { Some(text.clone()) } else { None };
-    assert_eq!(background(&mut t, "the question", 1, back), "Three?");
-    // A session that ended just before the switch also keeps its slot.
-    t.send(Request::LeaveQueued(Box::new(Request::Switch(1))));
-    assert_eq!(session(&mut t).serial, 1);
-    t.send(Request::There { serial: 2, request: Some(Box::new(Request::Ask("Four?".into()))) });
-    background(&mut t, "the fourth answer", 2, answer_of);
-    t.send(Request::Switch(2));
-    assert_eq!(session(&mut t).messages.len(), 2);
+    t.send(Request::Switch(1));
+    assert_eq!(session(&mut t).messages.len(), 4);
     t.send(Request::Remember("Never asked?".into()));
     t.quit();
     let mut t = Chat::new(dir.path(), Setup::default());

@@ -133,7 +133,7 @@ const DETOURS: [(&str, Detour); 13] = [
         t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
         t.finished();
         t.sync();
-        assert_eq!(t.view().branch, (3, 3));
+        assert_eq!(t.view().tree.branch, (3, 3));
         t.ask(QUESTIONS[2]).text
     }),
     ("several", |t, _| {
@@ -146,7 +146,7 @@ const DETOURS: [(&str, Detour); 13] = [
         });
         t.send(Request::Choose { question, key: '2' });
         t.sync();
-        assert_eq!(t.view().branch, (3, 4));
+        assert_eq!(t.view().tree.branch, (3, 4));
         t.ask(QUESTIONS[2]).text
     }),
     ("edit", |t, _| {
@@ -160,7 +160,7 @@ const DETOURS: [(&str, Detour); 13] = [
         t.send(Request::EditDone { message: id, text: QUESTIONS[1].into() });
         t.finished();
         t.sync();
-        assert_eq!(t.view().branch, (2, 2));
+        assert_eq!(t.view().tree.branch, (2, 2));
         t.ask(QUESTIONS[2]).text
     }),
     ("fork", |t, _| {

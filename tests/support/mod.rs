@@ -379,9 +379,7 @@ impl Chat {
                 (Notice::Named { name, opened }, Some(view)) => {
                     (view.name, view.opened) = (name.clone(), opened.clone());
                 }
-                (Notice::Tree(tree), Some(view)) => {
-                    (view.branch, view.timeline) = (tree.branch, tree.timeline.clone());
-                }
+                (Notice::Tree(tree), Some(view)) => view.tree = tree.clone(),
                 _ => {}
             }
         }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::cli::run::{RuntimeHandle, run};
 use sala_chat::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use sala_chat::engine::protocol::ModelInfo;
-use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView};
+use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView, TreeView};
 use sala_chat::store::{Limits, NO_ROW, RealDisk, Store};
 use sala_chat::tui::options::UiConfig;
 
@@ -38,7 +38,8 @@ fn scripted_runtime() -> RuntimeHandle {
             context_limit: 1_000,
             ..ModelInfo::default()
         }));
-        notify(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        let tree = TreeView { branch: (1, 1), ..TreeView::default() };
+        notify(Notice::Session(SessionView { tree, ..SessionView::default() }));
         notify(Notice::Activity(Activity::Idle));
         let mut id = 1;
         for (request, received) in inbox.into_iter().zip(1..) {

@@ -37,7 +37,7 @@ impl Plain {
             Notice::Session(view) => {
                 self.parallel.clear();
                 self.opened = view.opened;
-                self.documents = view.documents.into_iter().map(|d| d.name).collect();
+                self.documents = view.tree.documents.into_iter().map(|d| d.name).collect();
                 let shown = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
                 if self.session_shown == shown {
                     return out;

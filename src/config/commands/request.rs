@@ -57,10 +57,6 @@ macro_rules! requests {
             ChooseFiles { question: u64, files: Vec<usize> }, Runs => choose_files;
             /// Alt-1..9: a session opened in this run, by its serial.
             Switch(serial: u64), Leaves => switch.await;
-            /// Opens another conversation while messages are queued here. The slot is kept until [`Request::There`] with `None`.
-            LeaveQueued(request: Box<Request>), Leaves => leave_queued.await;
-            /// The next queued message of a conversation that was left; `None` ends its queue.
-            There { serial: u64, request: Option<Box<Request>> }, Runs => queued_there;
             Remember(text: String), Runs => remember;
             /// The unsent input of a session, restored at the next start. Empty: none.
             Draft { serial: u64, text: String }, Runs => draft_changed;

@@ -31,7 +31,6 @@ struct Made {
     /// `None` once it has ended.
     answer: Option<Answer>,
     rate: f64,
-    path: Path,
     failed: Option<RuntimeError>,
 }
 
@@ -64,42 +63,52 @@ impl Verb {
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
     }
 
+    /// Answers a question again; the user chooses the answer that continues the conversation.
     pub(super) async fn answer_again(&mut self, again: Again) -> Done {
-        if again.count > 1 && self.engine.free_slots() > 0 {
-            return self.answer_side_by_side(again).await;
+        let side_by_side = again.count > 1 && self.engine.free_slots() > 0;
+        let made = match side_by_side {
+            true => self.answer_side_by_side(&again).await?,
+            false => self.answer_in_turn(&again).await?,
+        };
+        let chosen = self.choose_answer(&made).await?;
+        self.move_head(Some(chosen))?;
+        self.show_session();
+        self.sync_quietly().await?;
+        if side_by_side {
+            self.show_tree();
+            self.report_meters();
         }
+        Ok(())
+    }
+
+    async fn answer_in_turn(&mut self, again: &Again) -> Done<Vec<MessageId>> {
         let mut made = Vec::new();
         loop {
             let started = Instant::now();
-            let (rendered, plan) = self.plan_again(&again).await?;
+            let (rendered, plan) = self.plan_again(again).await?;
             let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
-            let answer = self.new_answer(&rendered, self.sampling_again(&again, made.len() as u64), started)?;
+            let answer = self.new_answer(&rendered, self.sampling_again(again, made.len() as u64), started)?;
             made.push(self.write_answer(answer, plan, &rendered).await?);
             if again.answered && self.engine.server().is_none() {
                 self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
             }
             if made.len() as u64 >= again.count || self.here.slot.stopped() {
-                break;
+                return Ok(made);
             }
         }
-        if made.len() > 1 {
-            let chosen = self.choose_answer(&made).await?;
-            self.move_head(Some(chosen))?;
-        }
-        self.show_session();
-        self.sync_quietly().await
     }
 
-    async fn answer_side_by_side(&mut self, again: Again) -> Done {
+    /// The answers that were written, if only in part.
+    async fn answer_side_by_side(&mut self, again: &Again) -> Done<Vec<MessageId>> {
         let started = Instant::now();
-        let (rendered, mut plan) = self.plan_again(&again).await?;
+        let (rendered, mut plan) = self.plan_again(again).await?;
         // The text before the question is read once, in the conversation's own slot.
         plan.steps.pop();
         self.execute(plan, &rendered, None, &mut ()).await?;
         self.unstopped()?;
 
         let plan = self.plan_answer(&rendered)?;
-        let answer = |i| self.new_answer(&rendered, self.sampling_again(&again, i), started);
+        let answer = |i| self.new_answer(&rendered, self.sampling_again(again, i), started);
         let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
         for answer in &answers {
             self.add_quietly(answer.message.clone())?;
@@ -111,13 +120,10 @@ impl Verb {
         self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.message.meta.seed)).collect()));
         // No token has arrived yet.
         self.activity(Activity::Busy { what: "reading the question".into() });
-        let made = |answer: Answer| {
-            let id = answer.message.id;
-            Made { id, answer: Some(answer), rate: 0.0, path: Path::default(), failed: None }
-        };
+        let made = |a: Answer| Made { id: a.message.id, answer: Some(a), rate: 0.0, failed: None };
         let made = answers.into_iter().map(made).collect();
         let mut several = Several { rendered: Arc::new(rendered), base: plan.base, steps: plan.steps, made };
-        let slots = self.fan_out(&mut several, Work::Branches).await?;
+        let done = self.fan_out(&mut several, Work::Branches).await;
         // A stop arrived before these answers got a slot.
         for at in 0..several.made.len() {
             several.ended(self, at, Err(RuntimeError::Stopped));
@@ -125,29 +131,13 @@ impl Verb {
         self.report_meters();
         self.warn_of_full_context();
 
-        let whole: Vec<&Made> = several.made.iter().filter(|m| m.failed.is_none()).collect();
-        if whole.is_empty() || self.engine.model().is_none() {
-            let released = self.release(slots);
-            let failed = several.made.into_iter().find_map(|m| m.failed);
+        let (whole, failed): (Vec<Made>, Vec<Made>) = several.made.into_iter().partition(|m| m.failed.is_none());
+        if whole.is_empty() || done.is_err() {
             self.show_session();
-            return released.and(Err(failed.unwrap_or(RuntimeError::Stopped)));
+            let why = failed.into_iter().find_map(|m| m.failed);
+            return Err(done.err().or(why).unwrap_or(RuntimeError::Stopped));
         }
-        let ids: Vec<MessageId> = whole.iter().map(|m| m.id).collect();
-        let chosen = match self.choose_answer(&ids).await.and_then(|id| self.move_head(Some(id)).map(|()| id)) {
-            Ok(chosen) => chosen,
-            Err(e) => {
-                self.release(slots)?;
-                return Err(e);
-            }
-        };
-        self.show_session();
-        let path = several.made.into_iter().find(|m| m.id == chosen).map(|m| m.path).unwrap_or_default();
-        if !self.adopt(slots, &path).await? {
-            self.return_to(path).await?;
-        }
-        self.show_tree();
-        self.report_meters();
-        self.sync_quietly().await
+        Ok(whole.into_iter().map(|m| m.id).collect())
     }
 
     async fn plan_again(&mut self, again: &Again) -> Done<(Rendered, Plan)> {
@@ -159,6 +149,9 @@ impl Verb {
     }
 
     async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
+        if let [one] = made {
+            return Ok(*one);
+        }
         let text = |id| self.here.tree.get(id).map_or("", |m| m.text.as_str());
         let labels: Vec<String> = made.iter().map(|id| first_words(text(*id), 60)).collect();
         let last = ('\x1b', "keep the last; /branch shows the others");
@@ -251,11 +244,11 @@ impl Fan for Several {
     fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>) {
         let Some(made) = self.made.get_mut(which) else { return };
         let Some(answer) = made.answer.take() else { return };
-        let stats = grown.map(|grown| {
-            made.path = grown.path;
-            grown.stats
-        });
-        state.end_answer(answer, &self.rendered, &stats, &made.path);
+        let (path, stats) = match grown {
+            Ok(Grown { path, stats }) => (path, Ok(stats)),
+            Err(e) => (Path::default(), Err(e)),
+        };
+        state.end_answer(answer, &self.rendered, &stats, &path);
         made.failed = stats.err();
     }
 }

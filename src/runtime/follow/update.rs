@@ -35,8 +35,9 @@ impl Verb {
         for p in pending.iter().take(LISTED) {
             let word = match &p.what {
                 What::New(_) => "new",
-                What::Changed { new, .. } if new.trim().is_empty() => "deleted",
+                What::Changed { new, .. } if new.trim().is_empty() => "emptied",
                 What::Changed { .. } => "changed",
+                What::Gone { .. } => "deleted",
                 What::Moved { .. } => "moved",
                 What::Unreadable(_) => "unreadable",
             };

@@ -2,9 +2,9 @@
 //! that the conversation holds already.
 
 use super::super::task::Doing;
-use super::super::{Attendance, Done, RuntimeError, State, Verb, grouped, refused, render};
+use super::super::{Attendance, Done, RuntimeError, State, Verb, refused, render};
 use crate::core::sanitize::{command_word, shell_word};
-use crate::core::transcript::{DocumentInfo, Message, Role};
+use crate::core::transcript::DocumentInfo;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::SessionRecord;
 use crate::text::Part;
@@ -39,38 +39,6 @@ impl Verb {
         gathered.documents.extend(inline);
         Ok(gathered.documents)
     }
-
-    /// Asks about documents that the conversation holds already. Without a user they are left out.
-    pub async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
-        let held = self.here.tree.path();
-        let repeated = |d: &Document| {
-            let path = d.path.as_ref().map(|p| p.display().to_string());
-            let info = DocumentInfo::new(&d.name, path, &d.text);
-            let documents = held.iter().filter_map(|m| Some((m, m.meta.document.as_ref()?)));
-            // Those that contain all of this text.
-            let mut whole = documents.filter(|(m, old)| old.hash == info.hash && (old.complete || m.is_half_read()));
-            whole.any(|(_, old)| is_same(old, &info))
-        };
-        let (again, others): (Vec<&Document>, Vec<&Document>) = documents.iter().partition(|d| repeated(d));
-        let mut again = again.into_iter().map(|d| d.name.as_str());
-        let what = match (again.next(), again.count()) {
-            (None, _) => return documents,
-            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
-            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
-        };
-        if self.attendance == Attendance::Absent {
-            self.warn(format!("{what}: not loaded again."));
-            return others.into_iter().cloned().collect();
-        }
-        let choices = [('\n', "load again"), ('o', "only the others"), ('\x1b', "cancel")];
-        let choices: Vec<_> = choices.into_iter().filter(|(key, _)| !others.is_empty() || *key != 'o').collect();
-        let text = format!("{what}. Loading it again costs its tokens again.");
-        match self.ask_user(text, &choices).await {
-            '\n' => documents,
-            'o' => others.into_iter().cloned().collect(),
-            _ => Vec::new(),
-        }
-    }
 }
 
 impl State {
@@ -91,6 +59,27 @@ impl State {
             Attendance::Absent => format!("-r {} asks in it", shell_word(&name)),
         };
         format!("{error} A session is called \"{name}\": {how}")
+    }
+
+    /// The documents that the conversation does not hold already, unchanged.
+    pub fn without_repeated(&self, documents: Vec<Document>) -> Vec<Document> {
+        let held = self.here.tree.path();
+        let repeated = |d: &Document| {
+            let path = d.path.as_ref().map(|p| p.display().to_string());
+            let info = DocumentInfo::new(&d.name, path, &d.text);
+            let documents = held.iter().filter_map(|m| Some((m, m.meta.document.as_ref()?)));
+            // Those that contain all of this text.
+            let mut whole = documents.filter(|(m, old)| old.hash == info.hash && (old.complete || m.is_half_read()));
+            whole.any(|(_, old)| is_same(old, &info))
+        };
+        let (again, others): (Vec<Document>, Vec<Document>) = documents.into_iter().partition(repeated);
+        let what = match again.as_slice() {
+            [] => return others,
+            [one] => format!("{} is", one.name),
+            many => format!("{} of these files are", many.len()),
+        };
+        self.warn(format!("{what} in this conversation already, unchanged: not loaded again."));
+        others
     }
 
     pub fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
@@ -118,23 +107,6 @@ impl State {
             d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
         }
         Ok(documents)
-    }
-
-    pub fn say_what_is_read_again(&self, messages: &[Message]) {
-        let path = self.here.tree.path();
-        let cut = path.iter().filter(|m| m.role == Role::Document && !m.is_half_read());
-        let parts: Vec<&DocumentInfo> = cut.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete).collect();
-        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            // Other lines report an unreadable database.
-            let is_changed = |path: &String| self.disk.store.is_changed(path, &info.hash).unwrap_or_default();
-            if info.path.as_ref().is_some_and(is_changed) {
-                self.info(format!("{} changed on disk since it was read. Reading again.", info.name));
-            }
-            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
-                let (name, lines) = (&info.name, grouped(part.lines));
-                self.info(format!("{name} is already here in part (lines 1-{lines}); this reads it again."));
-            }
-        }
     }
 }
 

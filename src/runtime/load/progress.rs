@@ -69,53 +69,40 @@ impl State {
 impl Verb {
     /// True: the user continues.
     pub(super) async fn load_stopped(&mut self, load: &mut Load, rendered: &Rendered) -> Done<bool> {
-        // After the load began again, the state may hold less than was read before.
-        load.upto = load.upto.max(self.here.slot.live.text_bytes());
-        load.reached = load.reached.max(self.here.slot.live.position());
-        let done = load.reached.saturating_sub(load.begun()).min(load.total);
-        let last = load.at.max(load.added.saturating_sub(1));
-        let name = load.items.get(last).map_or("", |i| i.file.name.as_str());
+        // The state may be lost while the question waits.
+        let upto = self.here.slot.live.text_bytes();
+        let done = self.here.slot.live.position().saturating_sub(load.begun()).min(load.total);
+        let name = load.items.get(load.at).map_or("", |i| i.file.name.as_str());
         let (done, total) = (grouped(done), grouped(load.total));
         let text = format!("Stopped at {done} of {total} tokens, inside {name}. What is read stays read.");
-        let choices = [('1', "continue"), ('2', "go back"), ('\x1b', "keep what is read")];
+        let choices = [('1', "continue"), ('\x1b', "keep what is read")];
         self.show_tree();
         self.report_meters();
-        let key = match self.attendance == Attendance::Absent || self.quitting {
-            true => '\x1b',
-            false => self.ask_user(text, &choices).await,
-        };
+        let asks = self.attendance == Attendance::Present && !self.quitting;
+        let goes_on = asks && self.ask_user(text, &choices).await == '1';
         // The following work can be stopped again.
         self.here.slot.begin();
-        if key == '1' {
+        if goes_on {
             let shown = load.shown(self.here.slot.live.position());
             self.activity(shown);
             return Ok(true);
         }
-        let kept = self.keep_part(load, rendered, key == '2').await;
-        if key == '2' && kept.is_ok() {
-            self.go(load.begun_at, "Went back to").await?;
-        } else if key == '2' {
-            self.move_head(load.begun_at)?;
-            self.show_session();
-        }
-        kept?;
+        self.keep_part(load, rendered, upto).await?;
         self.report_meters();
         Ok(false)
     }
 
-    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. Says so,
-    /// unless the user `leaves` it behind.
-    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, leaves: bool) -> Done<PrefillStats> {
-        self.here.slot.begin();
-        // After the load began again, the state may hold less than was read before. A stop must not start a new
-        // reading.
-        let short = self.here.slot.live.text_bytes() < load.upto;
-        // In that case the document is the last one that was added, wherever the reading is; the documents before it
-        // are complete.
+    /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. `upto`: bytes
+    /// of the rendered text that were read.
+    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
+        // After the load began again, this document is the last one that was added, wherever the reading is.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let text = self.engine.renderer.read_part(rendered, message, load.upto).unwrap_or_default();
+            let text = self.engine.renderer.read_part(rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
-            if !text.trim().is_empty() {
+            if text.trim().is_empty() {
+                self.move_head(message.parent)?;
+                self.info(format!("Nothing of {name} was read; it is left out."));
+            } else {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
@@ -125,22 +112,13 @@ impl Verb {
                 }
                 message.text = text;
                 self.amend(message);
-                if !leaves {
-                    self.info(format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
-                }
-                self.show_session();
-                // Reads the few words up to its end: after a restart, state is found by a document that ends in it.
-                return self.sync_to_the_end(short).await;
-            }
-            self.move_head(message.parent)?;
-            if !leaves {
-                self.info(format!("Nothing of {name} was read; it is left out."));
+                let lines = grouped(lines);
+                self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
             }
         }
         self.show_session();
-        match short {
-            true => self.sync_to_the_end(true).await,
-            false => self.sync().await,
-        }
+        // Reads the few words up to the end: after a restart, state is found by a document that ends in it. A stop must
+        // not start a longer reading.
+        self.sync_to_the_end(true).await
     }
 }

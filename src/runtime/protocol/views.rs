@@ -11,14 +11,10 @@ pub struct SessionView {
     pub name: String,
     /// Empty if no title was given; the interface then shows the first question.
     pub title: String,
-    /// Position among siblings of the nearest branching point: `(2, 3)` is "branch 2/3"; `(1, 1)` without branches.
-    pub branch: (u64, u64),
     /// The messages from root to head. Message number `#n` is index + 1.
     pub messages: Vec<Message>,
     pub view_only: bool,
-    pub timeline: Vec<TimelineRow>,
-    pub documents: Vec<DocumentRow>,
-    pub map: ContextMap,
+    pub tree: TreeView,
     /// Identifies the session in [`SessionView::opened`].
     pub serial: u64,
     pub opened: Vec<OpenSession>,
@@ -27,6 +23,7 @@ pub struct SessionView {
 /// The parts of a [`SessionView`] that change with each message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TreeView {
+    /// Position among siblings of the nearest branching point: `(2, 3)` is "branch 2/3"; `(1, 1)` without branches.
     pub branch: (u64, u64),
     pub timeline: Vec<TimelineRow>,
     pub documents: Vec<DocumentRow>,

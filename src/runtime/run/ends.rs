@@ -51,7 +51,8 @@ impl State {
 
     pub fn finish(mut self: Box<State>) {
         self.engine.shutdown();
-        for text in std::mem::take(&mut self.drafts.homeless).into_values() {
+        let drafts: Vec<String> = self.drafts.homeless().collect();
+        for text in drafts {
             self.remember_draft(&text);
         }
         self.activity(Activity::Busy { what: "saving".into() });

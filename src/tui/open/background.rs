@@ -2,7 +2,6 @@
 
 use super::super::acts::notify;
 use super::super::{App, Redraw};
-use super::switch::go_on;
 use super::{Mark, called};
 use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
@@ -15,10 +14,6 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
     let requests = app.requests;
     let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let before = away.mark;
-    // These notices report a state and answer no request.
-    away.sent &=
-        matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
-    let idle = notice == Notice::Activity(Activity::Idle);
     match notice {
         Notice::Session(view) => away.transcript.replace(view.messages, requests),
         Notice::Note(level, text) => {
@@ -30,6 +25,8 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
             }
         }
         Notice::Activity(activity) => {
+            // The file that the first queued question is about was not read.
+            away.queue.held |= activity == Activity::Idle && std::mem::take(&mut away.reading);
             away.mark = match activity {
                 Activity::Idle if away.mark == Mark::Failed => Mark::Failed,
                 Activity::Idle if away.news => Mark::Done,
@@ -72,10 +69,6 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
         }
         _ => return Redraw::No,
     }
-    if idle && go_on(app, serial) {
-        return Redraw::Now;
-    }
-    let Some(away) = app.open.off_screen(serial) else { return Redraw::Now };
     let mark = away.mark;
     let what = match mark {
         Mark::Asks if before != Mark::Asks => "waits for a decision",

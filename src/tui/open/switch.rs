@@ -1,14 +1,10 @@
-//! Going from one session to another.
-//!
-//! The runtime keeps the slot of a session that is left at work and has queued lines. It receives the lines one at a
-//! time, so that unsent lines stay visible and counted.
+//! Going from one session to another. Queued lines stay in their session and are sent once it is on screen again.
 
-use super::super::acts::{HINT_MS, LONG_HINT_MS, asking, hint, note, offer, send};
+use super::super::acts::{HINT_MS, LONG_HINT_MS, hint, note, offer, send};
 use super::super::composer::Composer;
 use super::super::keys::Action;
-use super::super::{App, Effect, drafts};
-use super::{Mark, Queued, SPLIT_FROM, Session, Sessions, called};
-use crate::config::commands::{self, Outcome, WhileBusy};
+use super::super::{App, drafts};
+use super::{Mark, SPLIT_FROM, Session, Sessions, called};
 use crate::core::counted;
 use crate::runtime::protocol::{Activity, Level, OpenSession, Request};
 
@@ -20,8 +16,6 @@ pub(super) struct Leaving {
     request: u64,
     /// So many queued lines stay with it.
     stay: usize,
-    /// The interface has requested that the runtime keep the slot.
-    promised: bool,
 }
 
 impl Sessions {
@@ -103,11 +97,8 @@ pub(in super::super) fn switch_side(app: &mut App) {
 pub(in super::super) fn leave(app: &mut App, request: Request) {
     let at_work = app.busy() || !app.questions.is_empty();
     let stay = app.open.queue.lines.len();
-    let parallel = app.answers_elsewhere() && request.while_busy() == WhileBusy::Leaves;
-    let promised = at_work && parallel && stay > 0 && !app.open.queue.held;
-    let request = if promised { Request::LeaveQueued(Box::new(request)) } else { request };
     send(app, request);
-    app.open.leaving = at_work.then_some(Leaving { request: app.sent, stay, promised });
+    app.open.leaving = at_work.then_some(Leaving { request: app.sent, stay });
 }
 
 /// The runtime has opened a session.
@@ -126,7 +117,6 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     // Notes are about the session that is left.
     (app.hint, app.refusal) = (None, None);
     let leaving = app.open.leaving.take();
-    let at_work = app.has_work();
     let question = app.questions.iter().find(|q| q.is_of_runtime()).map(|q| q.text.clone());
     app.questions.retain(|q| !q.is_of_runtime());
     for page in [&mut app.overlay, &mut app.set_aside] {
@@ -140,7 +130,6 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     };
     let left = &mut *app.open;
     left.mark = mark;
-    left.promised = leaving.is_some_and(|l| l.promised);
     let clipboard = left.composer.clipboard.clone();
     // Text typed after a command moves to the new session; text typed before a key stays.
     let typed = if by_key { Composer::default() } else { std::mem::take(&mut left.composer) };
@@ -153,8 +142,8 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
         None => 0,
     };
     let queued = left.queue.lines.split_off(stay.min(left.queue.lines.len()));
-    left.queue.held |= leaving.is_some_and(|l| !l.promised);
-    let held = left.queue.lines.len() * usize::from(left.queue.held);
+    let kind = if left.queue.held { "held message" } else { "queued message" };
+    let stay = left.queue.lines.len();
     let notes = left.transcript.put_away(app.requests);
     // Off screen, answers side by side are entries; the runtime reports those still written on return.
     left.several = None;
@@ -175,7 +164,7 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     // Nothing is sent until the runtime reports the session's activity.
     app.waiting |= here.mark.at_work();
     here.since = here.since.filter(|_| here.mark.at_work());
-    (here.mark, here.news, here.promised, here.sent) = (Mark::Quiet, false, false, false);
+    (here.mark, here.news) = (Mark::Quiet, false);
     here.queue.lines.extend(queued);
     match here.composer.is_empty() {
         true => here.composer = typed,
@@ -192,8 +181,8 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
         drafts::send(app, old, text);
     }
     let place = app.open.place_of(old).map(|at| (at + 1, called(&app.open.list[at].name).to_owned()));
-    if let Some((number, name)) = place.as_ref().filter(|_| held > 0) {
-        let lines = counted(held as u64, "held message");
+    if let Some((number, name)) = place.as_ref().filter(|_| stay > 0) {
+        let lines = counted(stay as u64, kind);
         note(app, Level::Info, &format!("{lines} left in \"{name}\"; Alt-{number} goes back."));
     }
     if let Some(question) = question {
@@ -202,46 +191,5 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
             None => format!("Closed without an answer: {question}"),
         };
         note(app, Level::Info, &text);
-    }
-    if !at_work {
-        go_on(app, old);
-    }
-}
-
-/// Sends the next queued line of a session that has finished its work. False if there is none.
-pub(super) fn go_on(app: &mut App, serial: u64) -> bool {
-    let Some(away) = app.open.off_screen(serial) else { return false };
-    if away.sent || !away.promised {
-        return away.sent;
-    }
-    let request = away.next(app.config.home.as_deref());
-    let sent = request.is_some();
-    (away.sent, away.promised) = (sent, sent);
-    if sent {
-        away.mark = Mark::Working;
-    }
-    away.queue.held |= !sent && !away.queue.lines.is_empty();
-    app.sent += 1;
-    app.effects.push(Effect::Send(Request::There { serial, request: request.map(Box::new) }));
-    sent
-}
-
-impl Session {
-    /// The next line for the runtime. Local commands, mentions, and questions with unread files wait until the session
-    /// is on screen.
-    fn next(&mut self, home: Option<&std::path::Path>) -> Option<Request> {
-        let Queued { line, edits } = self.queue.lines.front().filter(|_| !self.queue.held && !self.reading)?;
-        let outcome = match commands::is_command(line) {
-            true => commands::parse(line.trim(), home).ok().map(|p| p.outcome),
-            false if line.contains('@') => None,
-            false => Some(Outcome::Runtime(asking(commands::message_text(line), *edits))),
-        };
-        match outcome {
-            Some(Outcome::Runtime(request)) if request.while_busy() == WhileBusy::Waits => {
-                self.queue.lines.pop_front();
-                Some(request)
-            }
-            Some(_) | None => None,
-        }
     }
 }

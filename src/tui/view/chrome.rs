@@ -38,8 +38,8 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         left.push(Span::new("  ", Role::Text));
         used += 6;
     }
-    let mut branch = if app.open.view.branch.1 > 1 {
-        format!("  branch {}/{}", app.open.view.branch.0, app.open.view.branch.1)
+    let mut branch = if app.open.view.tree.branch.1 > 1 {
+        format!("  branch {}/{}", app.open.view.tree.branch.0, app.open.view.tree.branch.1)
     } else {
         String::new()
     };

@@ -72,7 +72,7 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     let cells = lines.cells();
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
-    let map = &app.open.view.map;
+    let map = &app.open.view.tree.map;
     if map.used > 0 && lines.room() > 30 {
         let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
         for row in all.chunks(cells) {
@@ -115,7 +115,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
     let mut lines = Lines { painter, area, at: 0 };
     context(app, &mut lines);
-    let documents = &app.open.view.documents;
+    let documents = &app.open.view.tree.documents;
     if !documents.is_empty() {
         lines.title("documents");
         for d in documents.iter().take(5) {
@@ -131,7 +131,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         }
     }
     // Engine and sampling need up to fifteen rows and have priority.
-    let rows = &app.open.view.timeline;
+    let rows = &app.open.view.tree.timeline;
     if !rows.is_empty() && lines.room() > 19 {
         lines.title("timeline");
         let room = (lines.room() - 18).clamp(1, 12);

@@ -311,7 +311,7 @@ fn advice_in_a_shell_names_options_of_the_shell() {
 fn outline(t: &Chat) -> ((u64, u64), usize) {
     let outline_in = |n: &Notice| match n {
         Notice::Tree(o) => Some((o.branch, o.timeline.len())),
-        Notice::Session(v) => Some((v.branch, v.timeline.len())),
+        Notice::Session(v) => Some((v.tree.branch, v.tree.timeline.len())),
         _ => None,
     };
     t.seen.iter().rev().find_map(outline_in).unwrap()
@@ -418,7 +418,7 @@ fn a_summary_replaces_the_context_after_a_look_and_only_if_it_is_shorter() {
         assert!(text.contains(" tokens now, ") && text.contains(" with the summary"), "{text}");
         t.send(Request::Choose { question: id, key });
         t.sync();
-        assert_eq!(t.view().branch, branch, "{key:?}");
+        assert_eq!(t.view().tree.branch, branch, "{key:?}");
     }
     assert_eq!(t.view().messages.len(), 1, "the summary alone");
     t.quit();

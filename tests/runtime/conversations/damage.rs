@@ -129,7 +129,7 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
         assert_eq!(given.matches(&line).count(), lines, "{name}");
     }
     let view = t.view();
-    assert_eq!(view.documents.len(), 3);
+    assert_eq!(view.tree.documents.len(), 3);
     assert!(view.messages.iter().all(|m| { m.meta.document.as_ref().is_none_or(|d| d.complete) }));
     let name = t.name();
     t.quit();

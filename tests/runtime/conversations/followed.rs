@@ -102,12 +102,12 @@ fn files_are_deleted_moved_emptied_and_grow() {
     t.send(Request::Changes);
     let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
     let words: Vec<&str> = page.lines().filter_map(|l| l.split_whitespace().next()).take(6).collect();
-    assert_eq!(words, ["deleted", "deleted", "changed", "changed", "unreadable", "moved"], "{page}");
+    assert_eq!(words, ["deleted", "emptied", "changed", "changed", "unreadable", "moved"], "{page}");
     t.work();
     let mut seen = t.seen.len();
     t.ask("What changed?");
     let names = [
-        "docs/00.txt (no text)",
+        "docs/00.txt (deleted)",
         "docs/02.txt (no text)",
         "docs/03.txt (lines 61-62)",
         "docs/04.txt (new version)",
@@ -321,7 +321,7 @@ fn many_updates_are_read_anew_in_idle_time() {
     let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, u64>(0)?, r.get::<_, String>(1)?));
     let sql = "SELECT coalesce(max(tokens), 0), coalesce(max(state_of), '') FROM session WHERE messages = ?1";
     let listed = || db.query_row(sql, [t.view().messages.len() as i64], row).unwrap();
-    let read: u64 = t.view().documents.iter().map(|d| d.tokens).sum();
+    let read: u64 = t.view().tree.documents.iter().map(|d| d.tokens).sum();
     let (begun, is_listed) =
         (Instant::now(), |(tokens, state_of): (u64, String)| tokens > read && !state_of.is_empty());
     while !is_listed(listed()) {

@@ -18,7 +18,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
 
     let mut t = Chat::new(dir.path(), resume("beside"));
     t.note_with("Resumed");
-    assert_eq!((t.view().branch, t.view().timeline.len()), ((2, 2), 3));
+    assert_eq!((t.view().tree.branch, t.view().tree.timeline.len()), ((2, 2), 3));
     let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
     assert!(note.starts_with("Branch 1/2, at #4: "), "{note}");
     assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
@@ -26,7 +26,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     t.quit();
     let mut t = Chat::new(dir.path(), resume("deeper"));
     t.sync();
-    assert_eq!((t.view().messages.len(), t.view().timeline.len()), (0, 2));
+    assert_eq!((t.view().messages.len(), t.view().tree.timeline.len()), (0, 2));
     t.send(Request::Redo(2));
     t.note_with("Went forward 2 exchanges to #4: ");
     t.note(Request::Undo(2));
@@ -89,7 +89,7 @@ fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     assert_ne!(more.id, first.id);
     assert!(more.text.starts_with(&first.text) && more.text.contains("and then"), "{}", more.text);
     let question = t.view().messages[0].id;
-    assert_eq!((shown(&t), t.view().branch), (vec![question, more.id], (2, 2)));
+    assert_eq!((shown(&t), t.view().tree.branch), (vec![question, more.id], (2, 2)));
     // What it went on from is shown before the first word that is new.
     let begun = t.seen.iter().rev().find_map(|n| if let Notice::Added(m) = n { Some(m.clone()) } else { None });
     assert_eq!(begun.map(|m| (m.id, m.text, m.meta.finish)), Some((more.id, first.text.clone(), None)));
@@ -191,7 +191,7 @@ fn a_message_has_all_the_names_it_was_given() {
             assert!(note.starts_with(&format!("At \"{mark}\", #2: ")), "{note}");
             t.note(Request::Redo(1));
         }
-        assert_eq!(t.view().timeline[0].label.as_deref(), Some("a, b"));
+        assert_eq!(t.view().tree.timeline[0].label.as_deref(), Some("a, b"));
     };
     both(&mut t);
     t.quit();
@@ -214,11 +214,11 @@ fn branches_are_counted_at_the_requested_message() {
     t.send(Request::EditDone { message: first, text: "Uno?".into() });
     t.finished();
     t.sync();
-    assert_eq!(t.view().branch, (2, 2));
+    assert_eq!(t.view().tree.branch, (2, 2));
     // Below the first question there are two answers, where the header counts.
     let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
     assert!(note.starts_with("Branch 1/2 of #1, at #2: ") && note.ends_with(" Back: /branch #1 2"), "{note}");
-    assert_eq!(t.view().branch, (2, 2));
+    assert_eq!(t.view().tree.branch, (2, 2));
     // The way back is the number of the outer branch, which the list of branches shows.
     t.send(Request::Branch(BranchTarget::List));
     let note = t.note_with("There are other branches at");

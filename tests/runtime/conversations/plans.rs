@@ -106,7 +106,7 @@ fn files_left_out_of_a_plan_are_not_read() {
     t.sync();
     assert_eq!(t.work().0 as u64, tokens);
     let view = t.view();
-    let loaded: Vec<&str> = view.documents.iter().map(|d| d.name.as_str()).collect();
+    let loaded: Vec<&str> = view.tree.documents.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(loaded, ["a.txt", "c.txt"]);
     assert_eq!(view.messages[1].parent, Some(view.messages[0].id));
     // What was chosen is what the next question continues from.
@@ -141,69 +141,46 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     t.send(Request::ChooseFiles { question, files });
     t.note_with("Read b.txt: ");
     t.sync();
-    assert_eq!(t.view().documents.len(), 1);
+    assert_eq!(t.view().tree.documents.len(), 1);
 }
 
 #[test]
-fn a_known_file_is_loaded_again_only_after_a_question() {
+fn a_known_file_is_not_loaded_again() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
     let mut t = Chat::new(dir.path(), Setup::default());
     t.load("notes.txt");
-    let load = Request::Load { paths: vec!["notes.txt".into()], options: Default::default() };
-    t.send(load.clone());
-    let (id, text) = question(&mut t);
-    assert!(text.starts_with("notes.txt is in this conversation already"), "{text}");
-    t.send(Request::Choose { question: id, key: '\x1b' });
-    t.sync();
-    assert_eq!(t.view().documents.len(), 1);
-    t.send(load);
-    let (id, _) = question(&mut t);
-    t.send(Request::Choose { question: id, key: '\n' });
-    t.note_with("Read notes.txt: ");
-    t.sync();
-    assert_eq!(t.view().documents.len(), 2);
     // The same file by another spelling of its path, also through a link.
     std::os::unix::fs::symlink(dir.path(), dir.path().join("here")).unwrap();
     let folder = dir.path().file_name().unwrap().to_str().unwrap();
-    for spelled in ["./notes.txt".to_owned(), format!("../{folder}/notes.txt"), "here/notes.txt".to_owned()] {
-        t.send(Request::Load { paths: vec![spelled.clone()], options: Default::default() });
-        let (id, text) = question(&mut t);
-        assert!(text.starts_with("notes.txt is in this conversation already"), "{spelled}: {text}");
-        t.send(Request::Choose { question: id, key: '\x1b' });
+    for spelled in ["notes.txt", "./notes.txt", &format!("../{folder}/notes.txt"), "here/notes.txt"] {
+        let note = t.note(Request::Load { paths: vec![spelled.into()], options: Default::default() });
+        let known = "notes.txt is in this conversation already, unchanged: not loaded again.";
+        assert_eq!(note, known, "{spelled}");
+        t.sync();
+        assert_eq!(t.view().tree.documents.len(), 1);
     }
     // Another file is another document, whatever is in it.
     std::fs::copy(dir.path().join("notes.txt"), dir.path().join("copy.txt")).unwrap();
     t.send(Request::Load { paths: vec!["copy.txt".into()], options: Default::default() });
     t.note_with("copy.txt: ");
     t.sync();
-    assert_eq!(t.view().documents.len(), 3);
+    assert_eq!(t.view().tree.documents.len(), 2);
 }
 
 #[test]
-fn a_load_with_a_known_file_can_be_cancelled_or_skip_it() {
+fn a_load_with_a_known_file_skips_it() {
     let dir = dir();
     let load = three_files(dir.path());
     let mut t = Chat::new(dir.path(), Setup::default());
     t.load("a.txt");
-    let mut answered = |key| {
-        t.send(load.clone());
-        let (id, labels) = t.wait("a question", |n| match n {
-            Notice::Question { id, choices, .. } => {
-                Some((*id, choices.iter().map(|c| c.label.clone()).collect::<Vec<_>>()))
-            }
-            _ => None,
-        });
-        assert_eq!(labels, ["load again", "only the others", "cancel"]);
-        t.send(Request::Choose { question: id, key });
-        if key != '\x1b' {
-            t.note_with("Read ");
-        }
-        t.sync();
-        t.view().documents.iter().map(|d| d.name.clone()).collect::<Vec<_>>()
-    };
-    assert_eq!(answered('\x1b'), ["a.txt"]);
-    assert_eq!(answered('o'), ["a.txt", "b.txt", "c.txt"]);
+    assert!(t.note(load).starts_with("a.txt is in this conversation already"));
+    t.note_with("Read 2 files: ");
+    t.sync();
+    assert_eq!(
+        t.view().tree.documents.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(),
+        ["a.txt", "b.txt", "c.txt"]
+    );
 }
 
 #[test]

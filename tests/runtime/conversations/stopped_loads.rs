@@ -36,12 +36,8 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     // The file is what it was, however much of it was kept.
     assert!(t.load("long.txt").starts_with("Read long.txt"));
     t.sync();
-    let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
-    assert!(t.seen.iter().find(changed).is_none());
-    // All of it now follows the part, which is reported.
-    let again = format!("long.txt is already here in part (lines 1-{}); this reads it again.", document.lines);
-    assert!(t.seen.iter().any(|n| matches!(n, Notice::Note(Level::Info, text) if *text == again)), "{again}");
-    assert_eq!(t.view().documents.len(), 2);
+    // All of it now follows the part.
+    assert_eq!(t.view().tree.documents.len(), 2);
 }
 
 /// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
@@ -142,14 +138,14 @@ fn a_part_left_unread_by_a_kill_is_marked_until_it_is_read() {
     assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
     let shown = |t: &Chat| {
         let view = t.view();
-        (view.messages[0].meta.document.as_ref().unwrap().complete, view.documents[0].complete)
+        (view.messages[0].meta.document.as_ref().unwrap().complete, view.tree.documents[0].complete)
     };
     assert_eq!(shown(&t), (false, false));
     t.send(Request::Choose { question: id, key: '\n' });
     t.note_with("Resumed 192 of ");
     t.sync();
     assert_eq!(shown(&t), (true, true));
-    assert!(t.work().0 as u64 + 192 <= t.view().documents[0].tokens + 40);
+    assert!(t.work().0 as u64 + 192 <= t.view().tree.documents[0].tokens + 40);
     t.quit();
     let mut t = Chat::new(after.path(), resume("long"));
     t.note_with("Resumed ");
@@ -160,11 +156,13 @@ fn a_part_left_unread_by_a_kill_is_marked_until_it_is_read() {
 fn going_back_from_a_stopped_load_keeps_what_was_read() {
     let dir = dir();
     let (mut t, question) = stopped_load(dir.path());
-    t.send(Request::Choose { question, key: '2' });
-    let note = t.note_with("Went back to the beginning");
+    t.send(Request::Choose { question, key: '\x1b' });
+    let note = t.note_with("Kept what was read");
+    assert!(note.ends_with(" /undo takes it back."), "{note}");
+    t.send(Request::Undo(1));
+    let note = t.note_with("Went back one exchange to the beginning");
     assert!(note.contains(": 0 tokens shared, 0 read again"), "{note}");
-    // The conversation does not end at that line.
-    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.starts_with("Kept what"))));
+    assert!(note.ends_with(" /redo takes it back."), "{note}");
     t.sync();
     assert!(t.view().messages.is_empty());
     // What is read stays read: on a branch of its own, and for the next load of it.
@@ -181,9 +179,8 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     t.on_disk();
     assert!(t.load("long.txt").starts_with("Read long.txt"));
     t.sync();
-    let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
+    let (read, whole) = (t.work().0 as u64, t.view().tree.documents[0].tokens);
     assert!(read + 150 < whole, "{read} of {whole}");
-    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.contains("here in part"))));
     // Another session that loads it finds all of it, the part and the rest.
     t.quit();
     let mut t = Chat::new(dir.path(), Setup::default());

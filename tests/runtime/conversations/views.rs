@@ -153,7 +153,7 @@ fn undone_to_its_beginning(system: Option<String>) {
     let note = t.note_with("All its messages are undone");
     assert!(note.contains("/redo restores what is kept (4 messages)"), "{note}");
     t.sync();
-    assert_eq!((t.view().messages.len(), t.view().timeline.len()), (above, 2), "{:?}", t.view());
+    assert_eq!((t.view().messages.len(), t.view().tree.timeline.len()), (above, 2), "{:?}", t.view());
     t.send(Request::Sessions);
     let counted = t.wait("the list", |n| match n {
         Notice::Sessions(rows) => Some(rows.iter().map(|r| r.counted()).collect::<Vec<_>>()),

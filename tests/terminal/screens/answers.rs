@@ -163,7 +163,7 @@ fn wide_right_to_left_and_hostile_text() {
     let mut s = open(80, 24);
     s.notify(Notice::Session(SessionView {
         name: "mixed".into(),
-        branch: (1, 1),
+        tree: branch(1, 1),
         messages: vec![
             message(1, Role::User, "日本語で答えてください。長い文は折り返されますか、それとも画面の外へ出てしまいますか。"),
             answer(2, "はい、折り返します。👩‍👩‍👧 und ❤️ bleiben ganz.\n\nשלום עולם, مرحبا بالعالم\n\nhidden \u{202e}txt.exe and \u{1b}[2J\u{9b}31m"),
@@ -180,7 +180,7 @@ fn wide_tables_and_long_code_lines() {
     let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
     s.notify(Notice::Session(SessionView {
         name: "wide".into(),
-        branch: (1, 1),
+        tree: branch(1, 1),
         messages: vec![answer(
             1,
             &format!("| passage | who speaks | what is said in full |\n|---|---|---|\n| [1] | nobody at all | Pierre recognises her |\n\n{long}"),

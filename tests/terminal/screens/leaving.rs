@@ -7,15 +7,11 @@ use sala_chat::tui::lists::Kind;
 use sala_chat::tui::overlay::Overlay;
 use sala_chat::tui::{Effect, Event};
 
-use super::several::{background, there};
+use super::several::background;
 use super::stage::*;
 
 fn ask(text: &str) -> Request {
     Request::Ask(text.into())
-}
-
-fn queued(request: Request) -> Request {
-    Request::LeaveQueued(Box::new(request))
 }
 
 /// The first of several sessions, with an engine of so many conversations.
@@ -66,32 +62,33 @@ fn queued_messages_stay_in_their_session_on_a_list_switch() {
     ] {
         let mut s = with_two_queued(16);
         s.notify(list).press("enter");
-        assert_eq!(s.sent(), [queued(Request::Resume("contract".into()))]);
+        assert_eq!(s.sent(), [Request::Resume("contract".into())]);
         arrives(&mut s, 2);
         assert_eq!((s.sent(), s.queued()), (vec![], vec![]));
         background(&mut s, 1, Notice::Activity(Activity::Idle));
-        assert_eq!(s.sent(), [there(Some(ask("question one")))]);
+        assert_eq!(s.sent(), []);
+        s.press("alt-1");
+        arrives(&mut s, 1);
+        assert_eq!(s.sent(), [Request::Switch(1), ask("question one")]);
     }
 }
 
 #[test]
-fn a_session_that_ended_before_a_switch_runs_its_queue() {
+fn a_session_that_ended_before_a_switch_runs_its_queue_on_return() {
     let mut s = with_two_queued(16);
     // It ends while the switch is in progress: the other session must receive no question.
     s.press("alt-2").event(Event::Notice(Notice::Activity(Activity::Idle)));
-    assert_eq!(s.sent(), [queued(Request::Switch(2))]);
+    assert_eq!(s.sent(), [Request::Switch(2)]);
     arrives(&mut s, 2);
-    assert_eq!(s.sent(), [there(Some(ask("question one")))]);
-    // A repeated end sends no question twice.
-    background(&mut s, 1, Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), []);
-    background(&mut s, 1, Notice::Added(message(20, Role::User, "question one")));
-    background(&mut s, 1, Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), [there(Some(ask("question two")))]);
     background(&mut s, 1, Notice::Finished(answer(22, "Said there.")));
     background(&mut s, 1, Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), [there(None)]);
+    assert_eq!(s.sent(), []);
     assert!(s.screen().lines().next().unwrap_or("").contains("1*"), "{}", s.screen());
+    s.press("alt-1");
+    arrives(&mut s, 1);
+    assert_eq!(s.sent(), [Request::Switch(1), ask("question one")]);
+    s.notify(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [ask("question two")]);
 }
 
 #[test]
@@ -127,7 +124,7 @@ fn queued_messages_are_visible_after_a_switch_back() {
 fn a_mistyped_name_takes_nothing_out_of_the_queue() {
     let mut s = with_two_queued(16);
     s.type_text("/resume nosuch").press("enter");
-    assert_eq!(s.sent(), [queued(Request::Resume("nosuch".into()))]);
+    assert_eq!(s.sent(), [Request::Resume("nosuch".into())]);
     s.notify(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()));
     assert_eq!(s.queued(), ["question one", "question two"]);
     // It is sent here in its turn, or held by a stop.
@@ -169,7 +166,7 @@ fn a_question_about_an_unread_file_waits_in_its_session() {
             ..ReadingProgress::default()
         })));
         s.press("alt-2");
-        assert_eq!(s.sent(), [queued(Request::Switch(2))]);
+        assert_eq!(s.sent(), [Request::Switch(2)]);
         arrives(s, 2);
         // Another file that is not read here has nothing to do with it.
         s.notify(Notice::Note(Level::Warn, "Skipped x".into()));
@@ -182,19 +179,22 @@ fn a_question_about_an_unread_file_waits_in_its_session() {
     s.notify(Notice::Activity(Activity::Idle)).event(Event::Frame);
     assert!(!s.sent().contains(&ask("big.txt what is it")));
     assert_eq!((s.queued(), s.app.open.queue.held), (vec!["big.txt what is it"], true));
-    // A question about a file read there is sent there.
+    // A question about a file read there is sent on return.
     let mut s = first(16);
     load(&mut s);
     background(&mut s, 1, Notice::Added(document(20, "big.txt", 900)));
     background(&mut s, 1, Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), [there(Some(ask("big.txt what is it")))]);
+    assert_eq!(s.sent(), []);
+    s.press("alt-1");
+    arrives(&mut s, 1);
+    assert_eq!(s.sent(), [Request::Switch(1), ask("big.txt what is it")]);
     // What could not be read, and what ended without having been read, waits for a decision.
     for why in [Some("Cannot read big.txt."), None] {
         let mut s = first(16);
         load(&mut s);
         why.into_iter().for_each(|why| background(&mut s, 1, Notice::Note(Level::Warn, why.into())));
         background(&mut s, 1, Notice::Activity(Activity::Idle));
-        assert_eq!(s.sent(), [there(None)]);
+        assert_eq!(s.sent(), []);
         s.press("alt-1");
         arrives(&mut s, 1);
         assert_eq!((s.queued(), s.app.open.queue.held), (vec!["big.txt what is it"], true));

@@ -47,11 +47,6 @@ fn while_busy_alt_numbers_say_what_to_do_and_change_nothing() {
     assert!(s.screen().contains("Busy: stop first (Esc)"));
 }
 
-/// What the first session is given next, which was left.
-pub fn there(request: Option<Request>) -> Request {
-    Request::There { serial: 1, request: request.map(Box::new) }
-}
-
 /// Of a session that is not on screen.
 pub fn background(s: &mut Stage, serial: u64, notice: Notice) {
     s.notify(Notice::Background { serial, notice: Box::new(notice) });
@@ -69,7 +64,7 @@ pub fn left_at_work(width: u16, height: u16) -> Stage {
 }
 
 #[test]
-fn a_background_session_runs_its_queue_and_shows_progress() {
+fn a_background_session_keeps_its_queue_and_shows_progress() {
     let mut s = open(80, 24);
     s.notify(Notice::Ready(ModelInfo { max_sequences: 16, ..gpu() }));
     s.notify(Notice::Session(opened(1)));
@@ -77,20 +72,16 @@ fn a_background_session_runs_its_queue_and_shows_progress() {
     s.type_text("asked next").press("enter").type_text("with @file").press("enter").type_text("draft");
     s.effects.clear();
     s.press("alt-2");
-    assert_eq!(s.sent(), [Request::LeaveQueued(Box::new(Request::Switch(2)))]);
+    assert_eq!(s.sent(), [Request::Switch(2)]);
     s.notify(Notice::Session(opened(2))).notify(Notice::Activity(Activity::Idle));
+    assert!(s.screen().contains("2 queued messages left in \"war-and-peace\"; Alt-1 goes back."), "{}", s.screen());
     assert!(s.app.open.composer.text().is_empty() && s.app.open.queue.lines.is_empty());
     let title = |s: &mut Stage| s.screen().lines().next().unwrap_or("").to_string();
     assert!(title(&mut s).contains("[2/3]  1~"), "{}", title(&mut s));
     let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
     background(&mut s, 1, Notice::Activity(Activity::Reading(reading)));
     assert!(title(&mut s).contains("[2/3]  1 41%"), "{}", title(&mut s));
-    // Messages queued there are sent when that is done.
-    background(&mut s, 1, Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), [there(Some(Request::Ask("asked next".into())))]);
-    assert!(title(&mut s).contains("[2/3]  1~"), "{}", title(&mut s));
     // Its text arrives nowhere here, and is there when it is gone back to.
-    background(&mut s, 1, Notice::Added(message(20, Role::User, "asked next")));
     background(&mut s, 1, Notice::Finished(answer(21, "Said elsewhere.")));
     assert!(!s.screen().contains("Said elsewhere."));
     s.press("ctrl-d");
@@ -101,13 +92,13 @@ fn a_background_session_runs_its_queue_and_shows_progress() {
     background(&mut s, 1, Notice::Activity(Activity::Idle));
     let notified = |e: &Effect| matches!(e, Effect::Notify(text) if text.starts_with("war-and-peace: ready after"));
     assert!(s.effects.iter().any(notified), "{:?}", s.effects);
-    assert_eq!(s.sent(), [there(None)], "files are looked up on screen");
+    assert_eq!(s.sent(), [], "what is queued there is sent on screen");
     s.event(Event::Focus(true));
     assert!(title(&mut s).contains("[2/3]  1*"), "{}", title(&mut s));
-    // Nothing is at work any more, but a line waits there.
+    // Nothing is at work any more, but two lines wait there.
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("1 message was not sent: Up finds it at the next start. A draft is in"), "{screen}");
+    assert!(screen.contains("2 messages were not sent: Up finds them at the next start. A draft is in"), "{screen}");
     s.press("y");
     let all = s.all_sent();
     assert!(all.contains(&Request::Remember("with @file".into())) && all.ends_with(&[Request::Quit]), "{all:?}");
@@ -127,7 +118,7 @@ fn a_line_typed_at_a_question_is_sent_in_its_own_session() {
     let mut s = open(80, 24);
     question_at_a_line(&mut s, 16);
     s.press("enter").type_text("draft").press("alt-2");
-    assert_eq!(s.sent(), [Request::LeaveQueued(Box::new(Request::Switch(2)))]);
+    assert_eq!(s.sent(), [Request::Switch(2)]);
     s.notify(Notice::Session(opened(2))).notify(Notice::Activity(Activity::Idle));
     s.event(Event::Frame);
     assert_eq!(s.sent(), [], "what stands there is decided first");

@@ -49,7 +49,7 @@ fn answers_side_by_side() {
         s.sent();
         s.press("2");
         assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
-        s.notify(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
+        s.notify(Notice::Session(SessionView { tree: branch(2, 3), ..SessionView::default() }));
         assert!(s.app.open.several.is_none());
     }
     // Esc stops what is being written; what there is stays to be chosen from.
@@ -227,7 +227,7 @@ fn a_line_sent_during_the_choice_of_an_answer_waits() {
     s.sent();
     s.event(Event::Frame).type_text("typed while choosing").press("enter");
     assert_eq!(s.sent(), []);
-    s.press("1").notify(Notice::Session(SessionView { branch: (1, 2), ..conversation() }));
+    s.press("1").notify(Notice::Session(SessionView { tree: branch(1, 2), ..conversation() }));
     assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }]);
     s.notify(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("typed while choosing".into())]);

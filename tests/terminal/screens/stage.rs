@@ -6,6 +6,7 @@ use sala_chat::core::transcript::{DocumentInfo, Finish, Message, MessageId, Mess
 use sala_chat::engine::protocol::{MemoryInfo, ModelInfo, SpecStats};
 use sala_chat::runtime::protocol::{
     Activity, ContextMap, LibraryName, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
+    TreeView,
 };
 use sala_chat::tui::keys::Key;
 use sala_chat::tui::options::{Glyphs, ThemeName, UiConfig};
@@ -43,7 +44,7 @@ impl Stage {
         let meters = Meters { context_limit: model.context_limit, model: model.clone(), ..Meters::default() };
         self.notify(Notice::Ready(model));
         self.notify(Notice::Meters(meters));
-        self.notify(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        self.notify(Notice::Session(SessionView { tree: branch(1, 1), ..SessionView::default() }));
         self.notify(Notice::Activity(Activity::Idle));
         self
     }
@@ -317,15 +318,13 @@ pub fn conversation() -> SessionView {
     with_thoughts.meta.thought_ms = 2_100.0;
     SessionView {
         name: "war-and-peace".into(),
-        branch: (2, 3),
+        tree: TreeView { timeline: timeline(), documents: documents(), ..branch(2, 3) },
         messages: vec![
             document(1, "war.txt", 581_330),
             message(2, Role::User, "Who tells Pierre that Prince Andrei is dying, and in which chapter?"),
             with_thoughts,
         ],
         view_only: false,
-        timeline: timeline(),
-        documents: documents(),
         ..SessionView::default()
     }
 }
@@ -397,6 +396,11 @@ pub fn meters(model: ModelInfo) -> Meters {
     }
 }
 
+/// No rows, on the branch with this number of so many.
+pub fn branch(number: u64, of: u64) -> TreeView {
+    TreeView { branch: (number, of), ..TreeView::default() }
+}
+
 /// A view of the n-th of three sessions opened in this run: the conversation, a shorter one, an empty one.
 pub fn opened(n: u64) -> SessionView {
     let names = ["war-and-peace", "contract", ""];
@@ -408,11 +412,11 @@ pub fn opened(n: u64) -> SessionView {
             1 => conversation(),
             2 => SessionView {
                 name: "contract".into(),
-                branch: (1, 1),
+                tree: branch(1, 1),
                 messages: vec![message(11, Role::User, "What is the notice period?"), answer(12, "Three months.")],
                 ..SessionView::default()
             },
-            _ => SessionView { branch: (1, 1), ..SessionView::default() },
+            _ => SessionView { tree: branch(1, 1), ..SessionView::default() },
         }
     }
 }
