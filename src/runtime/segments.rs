@@ -17,6 +17,27 @@ pub struct Step {
     pub kind: SegmentKind,
     /// The message that is complete at its end.
     pub message: Option<MessageId>,
+    /// The recurrent state at its end is kept.
+    pub checkpoint: bool,
+}
+
+impl Step {
+    pub fn new(prompt: Vec<Token>, (text_start, text_end): (usize, usize), kind: SegmentKind) -> Step {
+        Step { prompt, text_start, text_end, kind, message: None, checkpoint: true }
+    }
+}
+
+/// Of documents read one after the other, keeps the state at the end of the first and the last, and between them every
+/// `piece` tokens: a state is as large as the rows of thousands of tokens.
+fn choose_checkpoints(steps: &mut [Step], piece: usize) {
+    let documents: Vec<bool> = steps.iter().map(|step| step.kind != SegmentKind::Turn).collect();
+    let follows = documents.into_iter().skip(1).chain([false]);
+    let mut since = usize::MAX;
+    for (step, document_follows) in steps.iter_mut().zip(follows) {
+        since = since.saturating_add(step.prompt.len());
+        step.checkpoint = step.kind != SegmentKind::DocumentEnd || !document_follows || since >= piece;
+        since = if step.checkpoint { 0 } else { since };
+    }
 }
 
 pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
@@ -67,12 +88,13 @@ pub fn steps(
         let (mut start, mut text_start) = (0, at);
         for (piece_end, text_end, kind, message) in ends.chain([(tokens.len(), end, kind, message)]) {
             let prompt = tokens.get(start..piece_end).unwrap_or(&[]).to_vec();
-            steps.push(Step { prompt, text_start, text_end, kind, message });
+            steps.push(Step { message, ..Step::new(prompt, (text_start, text_end), kind) });
             (start, text_start) = (piece_end, text_end);
         }
         before = tokenizer.before_next(&tokens, before);
         at = end;
     }
+    choose_checkpoints(&mut steps, piece);
     Ok(steps)
 }
 
