@@ -186,6 +186,20 @@ mod tests {
     use crate::text::TextModel;
 
     #[test]
+    fn of_documents_in_a_row_one_every_so_many_tokens_is_a_checkpoint() {
+        use SegmentKind::{DocumentEnd, DocumentPart, Turn};
+        let of = |steps: &[(usize, SegmentKind)]| {
+            let mut steps: Vec<Step> = steps.iter().map(|(n, kind)| Step::new(vec![1; *n], (0, 0), *kind)).collect();
+            choose_checkpoints(&mut steps, 100);
+            steps.iter().map(|step| u8::from(step.checkpoint)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[(40, DocumentEnd); 8]), [1, 0, 0, 1, 0, 0, 1, 1]);
+        assert_eq!(of(&[(40, DocumentEnd), (40, DocumentEnd), (9, Turn), (40, DocumentEnd)]), [1, 1, 1, 1]);
+        let long = [(40, DocumentEnd), (40, DocumentEnd), (100, DocumentPart), (20, DocumentEnd), (9, DocumentEnd)];
+        assert_eq!(of(&long), [1, 0, 1, 0, 1]);
+    }
+
+    #[test]
     fn a_step_is_taken_in_only_where_the_text_before_it_ends() {
         let text =
             TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();

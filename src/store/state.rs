@@ -118,8 +118,8 @@ impl Store {
         found.first().map_or(Ok(None), |id| self.segment(id))
     }
 
-    /// Whether the state up to the end of a document's segment is [`RESTORABLE`], and the bytes of its own on disk; `None` for a segment
-    /// that was never recorded. Does not read its tokens.
+    /// Whether the state up to the end of a document's segment is [`RESTORABLE`], and the bytes of its own on disk;
+    /// `None` for a segment that was never recorded. Does not read its tokens.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
         let sql = format!("SELECT {RESTORABLE}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
         self.read(|db| query::row(db, &sql, [id.0], |r| Ok((r.get(0)?, r.get(1)?))))
