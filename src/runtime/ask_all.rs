@@ -302,13 +302,12 @@ impl State {
         let Some(plan) = plan.filter(|p| record.fingerprint == self.engine.info.fingerprint && p.usable > 0) else {
             return Ok(Standing::NotKept);
         };
-        let alone = match record.document.prefix {
+        let before = record.document.prefix.map(|prefix| self.disk.store.message_ending(&prefix)).transpose()?;
+        let alone = match before {
             None => true,
-            Some(prefix) => match self.disk.store.message_ending(&prefix)? {
-                Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
-                // No session holds the text that was read before it.
-                None => self.question_to(record, "?").is_ok(),
-            },
+            Some(Some(id)) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
+            // No session holds the text that was read before it.
+            Some(None) => self.question_to(record, "?").is_ok(),
         };
         Ok(match (alone, plan.replay().is_empty()) {
             (true, true) => Standing::Alone,

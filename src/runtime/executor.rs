@@ -130,7 +130,7 @@ pub(crate) trait Executor: Sized {
             let (mut done, generated) = job(self, &step, answer.map(|a| a.last), export, progress, sink).await?;
             stats.read += done.prompt_in_state;
             stats.prefill_ms += done.stats.prefill_ms;
-            let mut image = done.image.take();
+            let image = done.image.take();
             let (Engine { renderer, info, .. }, slot) = self.parts();
             let did = (&*done, generated.as_slice());
             let absorbed = segments::absorb(renderer, &info.fingerprint, &mut slot.live, rendered, &step, did);
@@ -140,9 +140,7 @@ pub(crate) trait Executor: Sized {
             if let Some((segment, complete)) = absorbed.map_err(RuntimeError::Failed)?
                 && kept
             {
-                if let Some(image) = image.as_mut().filter(|_| complete && !step.checkpoint) {
-                    image.end = None;
-                }
+                let image = image.map(|i| StateImage { end: i.end.filter(|_| step.checkpoint || !complete), ..i });
                 self.keep(segment, image, message.filter(|_| complete));
             }
             self.step_ended(&stats, &done);

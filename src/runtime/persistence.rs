@@ -249,12 +249,11 @@ impl Persistence {
 
     /// Whether the wanted data is on disk, given up, or delayed.
     pub(super) fn has(&self, wanted: Wanted) -> bool {
-        let pending = &self.pending;
-        pending.stopped
-            || match wanted {
-                Wanted::Texts(save) => pending.texts >= save,
-                Wanted::States(save) => !pending.states.keys().any(|id| *id <= save),
-            }
+        match wanted {
+            _ if self.pending.stopped => true,
+            Wanted::Texts(save) => self.pending.texts >= save,
+            Wanted::States(save) => !self.pending.states.keys().any(|id| *id <= save),
+        }
     }
 
     pub(super) fn states(&self) -> Wanted {

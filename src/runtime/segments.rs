@@ -30,12 +30,11 @@ impl Step {
 /// Of documents read one after the other, keeps the state at the end of the first and the last, and between them every
 /// `piece` tokens: a state is as large as the rows of thousands of tokens.
 fn choose_checkpoints(steps: &mut [Step], piece: usize) {
-    let documents: Vec<bool> = steps.iter().map(|step| step.kind != SegmentKind::Turn).collect();
-    let follows = documents.into_iter().skip(1).chain([false]);
+    let next: Vec<SegmentKind> = steps.iter().skip(1).map(|step| step.kind).chain([SegmentKind::Turn]).collect();
     let mut since = usize::MAX;
-    for (step, document_follows) in steps.iter_mut().zip(follows) {
+    for (step, next) in steps.iter_mut().zip(next) {
         since = since.saturating_add(step.prompt.len());
-        step.checkpoint = step.kind != SegmentKind::DocumentEnd || !document_follows || since >= piece;
+        step.checkpoint = step.kind != SegmentKind::DocumentEnd || next == SegmentKind::Turn || since >= piece;
         since = if step.checkpoint { 0 } else { since };
     }
 }

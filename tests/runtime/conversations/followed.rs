@@ -97,7 +97,8 @@ fn a_folder_keeps_few_states_and_an_edit_late_in_it_reads_little_again() {
     t.on_disk();
     let (all, _) = t.work();
     t.send(Request::Library(LibraryAction::List));
-    let rows = t.wait("the library", |n| if let Notice::Documents { rows, .. } = n { Some(rows.clone()) } else { None });
+    let rows =
+        t.wait("the library", |n| if let Notice::Documents { rows, .. } = n { Some(rows.clone()) } else { None });
     assert_eq!((rows.len(), rows.iter().filter(|row| row.kept).count()), (40, 40));
     t.quit();
     let names = std::fs::read_dir(dir.path().join("data/segments")).unwrap().map(|entry| entry.unwrap().path());
