@@ -442,7 +442,7 @@ with_both_tokenizers!(
     a_complete_document_enters_the_library_after_a_kill_and_read,
 );
 
-/// A disk on which the thread that saves texts fails once it is told to.
+/// A disk on which the thread that saves texts fails once the flag is set.
 #[derive(Debug, Default)]
 struct FailsInside(std::sync::atomic::AtomicBool);
 
