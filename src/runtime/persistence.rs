@@ -33,6 +33,8 @@ struct Pending {
     /// Saves without their text on disk, and their sessions.
     waiting: Vec<(u64, SessionId)>,
     lost: HashSet<SessionId>,
+    /// The writer has failed: it reports on no further save.
+    stopped: bool,
     /// Why a save was given up. Later saves cannot repair the loss.
     given_up: Option<String>,
     /// Why the last state of the open session is not on disk although its text is.
@@ -207,8 +209,10 @@ impl Persistence {
             SaveEvent::NotSaved { id, reason, lasting } => {
                 pending.texts = pending.texts.max(id);
                 pending.states.remove(&id);
+                pending.stopped |= id == 0;
                 if lasting {
-                    pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
+                    let is_lost = |save: u64| save == id || id == 0;
+                    pending.lost.extend(pending.waiting.iter().filter(|(save, _)| is_lost(*save)).map(|(_, of)| *of));
                     pending.committed(id);
                     // The first reason is kept: later failures mostly follow from it.
                     let first = pending.given_up.get_or_insert_with(|| {
@@ -237,6 +241,7 @@ impl Persistence {
     /// Whether the wanted data is on disk, given up, or delayed.
     pub(super) fn has(&self, wanted: Wanted) -> bool {
         match wanted {
+            _ if self.pending.stopped => true,
             Wanted::Texts(save) => self.pending.texts >= save,
             Wanted::States(save) => !self.pending.states.keys().any(|id| *id <= save),
         }
@@ -250,7 +255,7 @@ impl Persistence {
     /// may end too early: see [`Persistence::unsaved`].
     pub(super) fn wait_for_texts(&mut self) {
         let until = Instant::now() + PATIENCE;
-        while self.pending.texts < self.pending.last
+        while !self.has(Wanted::Texts(self.pending.last))
             && let Ok(event) = self.events.recv_deadline(until)
         {
             self.on_event(event);

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::commit::{Change, NewSession, TitleBy};
 use super::database::Store;
-use super::error::{Result, StoreError};
 use super::export::SessionJson;
 use crate::core::counted;
 use crate::core::sanitize::is_unseen;
@@ -113,24 +112,21 @@ impl LeftOut {
 
 pub(super) struct Arrived {
     pub id: SessionId,
+    /// Builds the session.
+    pub changes: Vec<Change>,
     /// Keyed by the ids of the file.
     pub new_ids: HashMap<MessageId, MessageId>,
     /// The head is the last message, because the file names one that it does not contain.
     pub at_last_message: bool,
 }
 
-/// Passes on the changes that build a session, under new ids of `store`. `bad` makes an error from a phrase.
+/// A session under new ids of `store`.
 ///
 /// # Errors
-/// Messages that contradict each other, before any change; errors of `put`.
-pub(super) fn arrive(
-    session: SessionJson,
-    store: &Store,
-    put: &mut dyn FnMut(Change) -> Result<()>,
-    bad: &dyn Fn(String) -> StoreError,
-) -> Result<Arrived> {
+/// A phrase: messages that contradict each other.
+pub(super) fn arrive(session: SessionJson, store: &Store) -> Result<Arrived, String> {
     let SessionJson { name, title, settings, head, messages, marks, .. } = session;
-    let order = parents_first(&messages).map_err(bad)?;
+    let order = parents_first(&messages)?;
     let session = store.new_session_id();
     let settings = match settings {
         settings @ Value::Object(_) => settings.to_string(),
@@ -138,7 +134,8 @@ pub(super) fn arrive(
         _ => "{}".into(),
     };
     let name = plain_name(&name);
-    put(Change::CreateSession(NewSession { id: session, name, settings, head: None, forked_from: None }))?;
+    let new = NewSession { id: session, name, settings, head: None, forked_from: None };
+    let mut changes = vec![Change::CreateSession(new)];
     let last = last_leaf(&messages);
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
@@ -147,22 +144,22 @@ pub(super) fn arrive(
         let new = store.new_message_id(None);
         new_ids.insert(message.id, new);
         let parent = message.parent.and_then(|parent| new_ids.get(&parent).copied());
-        put(Change::PutMessage { session, message: Box::new(Message { id: new, parent, ..message }) })?;
+        changes.push(Change::PutMessage { session, message: Box::new(Message { id: new, parent, ..message }) });
     }
     for mark in marks {
         if let Some(message) = new_ids.get(&mark.message) {
-            put(Change::Mark { session, name: plain_name(&mark.name), message: *message })?;
+            changes.push(Change::Mark { session, name: plain_name(&mark.name), message: *message });
         }
     }
     let at_last_message = head.is_some_and(|head| !new_ids.contains_key(&head)) && last.is_some();
     let head = if at_last_message { last } else { head };
     if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
-        put(Change::MoveHead { session, head: Some(*head) })?;
+        changes.push(Change::MoveHead { session, head: Some(*head) });
     }
     if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
-        put(Change::Title { session, title, by: TitleBy::Person })?;
+        changes.push(Change::Title { session, title, by: TitleBy::Person });
     }
-    Ok(Arrived { id: session, new_ids, at_last_message })
+    Ok(Arrived { id: session, changes, new_ids, at_last_message })
 }
 
 fn last_leaf(messages: &[Message]) -> Option<MessageId> {

@@ -188,13 +188,8 @@ impl Store {
             serde_json::from_slice(&manifest).map_err(|e| bad(&format!("its manifest is unreadable ({e})")))?;
         drop(manifest);
 
-        let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let mut put = |change| {
-            changes.push(change);
-            Ok(())
-        };
-        let Arrived { id, new_ids, at_last_message } = arrive(session, self, &mut put, &|why| bad(&why))?;
+        let Arrived { id, changes, new_ids, at_last_message } = arrive(session, self).map_err(|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 

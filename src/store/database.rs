@@ -49,14 +49,6 @@ impl Limits {
     }
 }
 
-#[cfg(test)]
-#[test]
-fn days_are_counted() {
-    let kept = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
-    assert_eq!([kept(1), kept(7)], ["for 1 day", "for 7 days"]);
-    assert!(kept(0).starts_with("until it is emptied"));
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -327,4 +319,16 @@ pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
 /// A panic while holding a connection rolls its transaction back, so continuing is safe.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Limits;
+
+    #[test]
+    fn days_are_counted() {
+        let kept = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
+        assert_eq!([kept(1), kept(7)], ["for 1 day", "for 7 days"]);
+        assert!(kept(0).starts_with("until it is emptied"));
+    }
 }

@@ -53,6 +53,8 @@ pub enum StoreError {
     /// Text is not affected.
     #[error("state {} cannot be used: {why}", id.short())]
     StateLost { id: SegmentId, why: String },
+    #[error("state {} cannot be used: another process saved or removed it at the same time", id.short())]
+    PlaceTaken { id: SegmentId },
     #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
     NoState { name: String },
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]

@@ -226,27 +226,8 @@ pub(super) fn remove_unfinished(layout: &Layout, disk: &dyn Disk) {
 /// Damaged settings are exported as raw text.
 fn settings_json(kept: String) -> serde_json::Value {
     match serde_json::from_str(&kept) {
-        Ok(mut settings @ serde_json::Value::Object(_)) => {
-            shorten(&mut settings);
-            settings
-        }
+        Ok(settings @ serde_json::Value::Object(_)) => settings,
         Ok(_) | Err(_) => serde_json::Value::String(kept),
-    }
-}
-
-/// Prints single-precision numbers as they were set: 0.7, and not the nearest double, 0.699999988079071.
-fn shorten(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Object(fields) => fields.values_mut().for_each(shorten),
-        serde_json::Value::Array(items) => items.iter_mut().for_each(shorten),
-        serde_json::Value::Number(number) => {
-            let short = number.as_f64().filter(|n| number.is_f64() && f64::from(*n as f32) == *n);
-            let short = short.and_then(|n| (n as f32).to_string().parse().ok());
-            if let Some(short) = short.and_then(serde_json::Number::from_f64) {
-                *number = short;
-            }
-        }
-        _ => {}
     }
 }
 

@@ -205,8 +205,8 @@ impl Reading<'_> {
 
     fn arrive(&mut self, session: SessionJson) -> Result<()> {
         let messages = session.messages.len() as u64;
-        let (store, bad) = (self.store, self.bad);
-        let arrived = arrive(session, store, &mut |change| self.put(change), bad)?;
+        let arrived = arrive(session, self.store).map_err(self.bad)?;
+        arrived.changes.into_iter().try_for_each(|change| self.put(change))?;
         self.imported.messages += messages;
         self.imported.without_place += u64::from(arrived.at_last_message);
         Ok(())

@@ -69,17 +69,18 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
     let found = query.query_row([id.0], message_row).optional();
     let why = match found {
         Ok(Some(message)) => return Ok(Some(message)),
-        Ok(None) => "its row is gone".to_owned(),
-        Err(e) => one_line(&e),
+        Ok(None) => None,
+        Err(e) => Some(one_line(&e)),
     };
     // Scans the index from end to end, because the row is unreadable.
     let parent = db
         .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
         .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
-    Ok(match parent {
-        Ok(Some(parent)) => Some(unreadable(id, parent.map(MessageId), &why)),
-        Ok(None) | Err(_) if why == "its row is gone" => None,
-        Ok(None) | Err(_) => Some(unreadable(id, None, &why)),
+    Ok(match (parent, why) {
+        (Ok(Some(parent)), why) => {
+            Some(unreadable(id, parent.map(MessageId), why.as_deref().unwrap_or("its row is gone")))
+        }
+        (_, why) => why.map(|why| unreadable(id, None, &why)),
     })
 }
 

@@ -49,8 +49,8 @@ impl Store {
     pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let _writing = self.announce_writing();
         match self.write_and_name(images) {
-            // Another process may have used the place of one file; those that it has named since stay.
-            Err(StoreError::StateLost { .. }) => self.write_and_name(images),
+            // Files that the other process has named since stay.
+            Err(StoreError::PlaceTaken { .. }) => self.write_and_name(images),
             result => result,
         }
     }
@@ -220,10 +220,7 @@ impl Store {
                 None => return Err(StoreError::NoSegment { id: *id }),
                 Some(true) => late.push(file),
                 // The file there now belongs to another process and may disappear.
-                Some(false) if !self.is_in_place(file) => {
-                    let why = "another process saved or removed it at the same time".to_owned();
-                    return Err(StoreError::StateLost { id: *id, why });
-                }
+                Some(false) if !self.is_in_place(file) => return Err(StoreError::PlaceTaken { id: *id }),
                 Some(false) => {
                     let k = kind.extension();
                     let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");

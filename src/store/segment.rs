@@ -155,47 +155,41 @@ impl Segment {
 /// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The rest of
 /// the path needs a new prefill.
 pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
-    let bytes = rendered.as_bytes();
-    let mut hash = blake3::Hasher::new();
-    let mut done = 0usize;
-    let mut unchanged = 0;
-    for (i, segment) in path.iter().enumerate() {
-        let boundary = segment.content.boundary;
-        let Ok(end) = usize::try_from(boundary.bytes) else {
-            break;
-        };
-        let Some(more) = bytes.get(done..end) else {
-            break;
-        };
-        hash.update(more);
-        done = end;
-        // If this boundary differs, a later one can agree only through a hash collision: stop at the first.
-        if *hash.finalize().as_bytes() != boundary.hash {
-            break;
-        }
-        unchanged = i + 1;
-    }
-    unchanged
+    let mut beginning = Beginning::of(rendered);
+    // If a boundary differs, a later one can agree only through a hash collision.
+    path.iter().take_while(|segment| beginning.ends_at(segment.content.boundary)).count()
 }
 
 /// The entries of `ends`, in the order of their bytes, that match the beginning of `rendered`; the longest first. An end
 /// at its last byte or beyond matches nothing.
 pub fn ending_in<T>(rendered: &str, ends: impl IntoIterator<Item = (TextBoundary, T)>) -> Vec<T> {
-    let mut hash = blake3::Hasher::new();
-    let (mut done, mut now) = (0, hash.finalize());
-    let mut found = Vec::new();
-    for (boundary, of) in ends {
-        let Some(end) = usize::try_from(boundary.bytes).ok().filter(|end| *end < rendered.len()) else { break };
-        if end > done {
-            hash.update(rendered.as_bytes().get(done..end).unwrap_or_default());
-            (done, now) = (end, hash.finalize());
-        }
-        if *now.as_bytes() == boundary.hash {
-            found.push(of);
-        }
-    }
+    let mut beginning = Beginning::of(rendered);
+    let inside = ends.into_iter().take_while(|(boundary, _)| boundary.bytes < rendered.len() as u64);
+    let mut found: Vec<T> = inside.filter_map(|(boundary, of)| beginning.ends_at(boundary).then_some(of)).collect();
     found.reverse();
     found
+}
+
+/// Beginnings of a text, each longer than the one before, by their hashes.
+struct Beginning<'a> {
+    rest: &'a [u8],
+    bytes: u64,
+    hash: blake3::Hasher,
+}
+
+impl Beginning<'_> {
+    fn of(text: &str) -> Beginning<'_> {
+        Beginning { rest: text.as_bytes(), bytes: 0, hash: blake3::Hasher::new() }
+    }
+
+    /// Whether the text up to a boundary is that of the boundary. One outside or before the last one matches nothing.
+    fn ends_at(&mut self, boundary: TextBoundary) -> bool {
+        let more = boundary.bytes.checked_sub(self.bytes).and_then(|more| usize::try_from(more).ok());
+        let Some((more, rest)) = more.and_then(|more| self.rest.split_at_checked(more)) else { return false };
+        self.hash.update(more);
+        (self.rest, self.bytes) = (rest, boundary.bytes);
+        *self.hash.finalize().as_bytes() == boundary.hash
+    }
 }
 
 pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {

@@ -1,5 +1,9 @@
 //! Conversations: ask, load, undo, fork, branches, time travel.
 
+#[macro_use]
+#[path = "../store_support/real_disk.rs"]
+mod real_disk;
+
 mod branches;
 mod conversations;
 #[allow(dead_code)]

@@ -26,8 +26,10 @@ const UNREAD: &str = "unread";
 impl Settings {
     /// As a session keeps them, with the text of which something could not be read. What counts for this run only is left out.
     pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
-        let mut json = serde_json::to_value(self.own())?;
-        if let (Some(unread), Some(fields)) = (unread, json.as_object_mut()) {
+        let own = self.own();
+        let Some(unread) = unread else { return serde_json::to_string(&own) };
+        let mut json = serde_json::to_value(own)?;
+        if let Some(fields) = json.as_object_mut() {
             fields.insert(UNREAD.into(), unread.into());
         }
         serde_json::to_string(&json)

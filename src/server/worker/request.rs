@@ -201,7 +201,7 @@ impl Request {
     async fn score(&mut self, plan: Plan, most: u8) -> Result<()> {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
-        let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
+        let none = Step::new(Vec::new(), (0, 0), SegmentKind::Turn);
         self.empty();
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;

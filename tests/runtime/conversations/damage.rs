@@ -441,3 +441,39 @@ with_both_tokenizers!(
     what_a_killed_run_left_open_is_whole_or_stopped,
     a_complete_document_enters_the_library_after_a_kill_and_read,
 );
+
+/// A disk on which the thread that saves texts fails once the flag is set.
+#[derive(Debug, Default)]
+struct FailsInside(std::sync::atomic::AtomicBool);
+
+impl sala_chat::store::Disk for FailsInside {
+    fn before_commit(&self) -> std::io::Result<()> {
+        let writes = std::thread::current().name() == Some("store-writer");
+        assert!(!writes || !self.0.load(std::sync::atomic::Ordering::Relaxed), "for this test");
+        Ok(())
+    }
+    as_the_real_disk!(create rename sync_dir remove read_at look list make_dir free_bytes);
+}
+
+#[test]
+fn nothing_waits_for_a_writer_that_has_failed() {
+    let dir = dir();
+    let disk = Arc::new(FailsInside::default());
+    let mut t = Chat::new(dir.path(), Setup { disk: Arc::clone(&disk) as Arc<_>, ..Setup::default() });
+    t.ask("One?");
+    t.on_disk();
+    disk.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    t.send(Request::Ask("Two?".into()));
+    t.wait("the end of saving", |n| {
+        matches!(n, Notice::Save(SaveState::NotSaved(why)) if why.contains("internal error")).then_some(())
+    });
+    t.finished();
+    let begun = std::time::Instant::now();
+    for pinned in ["is pinned in", "is no longer pinned"] {
+        t.send(Request::Pin(None));
+        t.note_with(pinned);
+    }
+    t.ask("Three?");
+    assert!(begun.elapsed().as_secs_f64() < 1.5, "{:?}", begun.elapsed());
+    t.quit();
+}
