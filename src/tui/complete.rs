@@ -73,7 +73,7 @@ fn wanted(app: &App, line: &str) -> Option<(usize, Wanted)> {
         Completes::Commands => return Some((from, Wanted::Known(commands(word, "")))),
         Completes::Nothing | Completes::Paths => return None,
         Completes::Sessions => app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        Completes::Documents => app.open.view.documents.iter().map(|d| d.name.as_str()).collect(),
+        Completes::Documents => app.open.view.tree.documents.iter().map(|d| d.name.as_str()).collect(),
         Completes::Themes => Theme::WORDS.iter().copied().chain(app.config.themes.iter().map(String::as_str)).collect(),
         Completes::Words(words) => words.to_vec(),
         Completes::After(words) => words(&line[space..from].split_whitespace().collect::<Vec<_>>()),
@@ -301,7 +301,7 @@ mod tests {
         let library = |name: &str| LibraryName { name: name.into(), tokens: 1 };
         let mut app = App::default();
         app.sessions = ["war-and-peace", "contract"].map(session).to_vec();
-        app.open.view.documents = vec![DocumentRow {
+        app.open.view.tree.documents = vec![DocumentRow {
             name: "notes.md".into(),
             tokens: 1,
             position: None,
