@@ -150,6 +150,10 @@ DEVICE u32 kept(u32 x) {
     asm volatile("" : "+r"(x));
     return x;
 }
+// An address in shared memory that stays in one register: the compiler would compute it anew wherever it is used.
+typedef u32 SharedAt;
+DEVICE SharedAt shared_at(const void* p) { return kept(shared_address(p)); }
+DEVICE unsigned char* place(SharedAt at) { return static_cast<unsigned char*>(__cvta_shared_to_generic(at)); }
 // Past level 1: what another launch wrote a moment ago.
 DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
@@ -171,6 +175,11 @@ DEVICE u32 warp_least(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
 DEVICE u32 warp_most(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 
 #endif  // SALA_EMULATOR
+
+// Where a lane reads the values and the scales of a piece of a weight.
+struct LaneAt {
+    const unsigned char *values, *scales;
+};
 
 DEVICE uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
 DEVICE void store16(void* p, uint4 x) { *reinterpret_cast<uint4*>(p) = x; }

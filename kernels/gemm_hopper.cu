@@ -109,7 +109,7 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
 #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
                         const u32 tile = first + tile_of(i) * 4, block = block_of(i);
-                        const unsigned char* at = from + tile / 2 * unit;
+                        const LaneAt at = lane_at<F>(from + tile / 2 * unit);
                         uint4 other[2];  // of the panel's other block
                         if (block & 1) F::fragments(at, detail, tile & 1, block >> 1, other[0], other[1], now[i][0], now[i][1]);
                         else F::fragments(at, detail, tile & 1, block >> 1, now[i][0], now[i][1], other[0], other[1]);

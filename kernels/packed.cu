@@ -32,7 +32,7 @@ template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out
                 auto eight = [&](u32 b, u32 row) { return F::eight(unit, behind, detail, i, h, b, row, g, t); };
                 a0 = eight(0, 0), a1 = eight(0, 1), c0 = eight(1, 0), c1 = eight(1, 1);
             } else {
-                F::fragments(unit, detail, i, h, a0, a1, c0, c1);
+                F::fragments(lane_at<F>(unit), detail, i, h, a0, a1, c0, c1);
                 if (F::GAIN != 1.f) {
                     const u32 gain = pack(F::GAIN, F::GAIN);
                     for (uint4* v : {&a0, &a1, &c0, &c1}) *v = make_uint4(times2(v->x, gain), times2(v->y, gain), times2(v->z, gain), times2(v->w, gain));

@@ -92,6 +92,12 @@ constexpr u32 UNIT_COLUMNS = 128;
 constexpr u32 ONE2 = 0x3f803f80u, MINUS_ONE2 = 0xbf80bf80u, MINUS_ZERO2 = 0x80008000u;  // bf16 pairs
 DEVICE u32 times2(u32 a, u32 b) { return fma2(a, b, MINUS_ZERO2); }
 
+// A lane's values in a unit are 16 bytes of each 512.
+template <class F> DEVICE LaneAt lane_at(const unsigned char* unit) {
+    const u32 lane = threadIdx.x & 31;
+    return {unit + lane * 16, unit + F::VALUES + F::scales_at(lane)};
+}
+
 DEVICE u32 load32(const unsigned char* p) { return *reinterpret_cast<const u32*>(p); }
 DEVICE uint2 load64(const unsigned char* p) { return *reinterpret_cast<const uint2*>(p); }
 
@@ -109,7 +115,7 @@ DEVICE uint4 scaled_nibbles(u32 word, u32 lower, u32 upper, u32 offset) {
 }
 
 // A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, behind, detail, i, h, b, row, g, t)` from any
-// memory, `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two, and BY_STEP by `step_gain` before. PAIR: bytes `behind`
+// memory, `fragments` (of a lane whose scales begin `scales_at` behind the values) for a whole half in the order the products use them, to be multiplied by GAIN, a power of two, and BY_STEP by `step_gain` before. PAIR: bytes `behind`
 // the units of a pair; what sums are multiplied by is there.
 struct Int8 {
     static constexpr u32 VALUES = 4096, PAIR = 0;           // bytes
@@ -133,11 +139,10 @@ struct Int8 {
         auto pair = [&](u32 x) { return fma2(and_xor(x, 0x00ff00ffu, 0x00800080u), s2, c2); };
         return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
     }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31;
-        const u32 s = load32(unit + VALUES + (i * 8 + (lane >> 2)) * 4), large = times2(s, 0x72007200u), offset = times2(s, 0xb300b300u);
-        const unsigned char* values = unit + ((i * 2 + h) * 64 + lane) * 16;
-        const uint4 a = load16(values), c = load16(values + 512);
+    static DEVICE_METHOD u32 scales_at(u32 lane) { return (lane >> 2) * 4; }
+    static DEVICE_METHOD void fragments(LaneAt at, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 s = load32(at.scales + i * 32), large = times2(s, 0x72007200u), offset = times2(s, 0xb300b300u);
+        const uint4 a = load16(at.values + (i * 2 + h) * 1024), c = load16(at.values + (i * 2 + h) * 1024 + 512);
         a0 = widen_small(a.x, a.y, both_low(large), both_low(offset)), a1 = widen_small(a.z, a.w, both_high(large), both_high(offset));
         c0 = widen_small(c.x, c.y, both_low(large), both_low(offset)), c1 = widen_small(c.z, c.w, both_high(large), both_high(offset));
     }
@@ -185,10 +190,11 @@ template <u32 BITS> struct Planes {
         const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4)), lower = low(unit, at);
         return widen(word, rotate_right(row ? lower.y : lower.x, 4 * LOW * b), b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
     }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31, at = (i * 2 + h) * 32 + lane;
-        const uint4 q = load16(unit + at * 16);
-        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8), s = scales(words.x), z = scales(words.y), lower = low(unit, at);
+    static DEVICE_METHOD u32 scales_at(u32 lane) { return (lane >> 2) * 8; }
+    static DEVICE_METHOD void fragments(LaneAt at, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const uint4 q = load16(at.values + (i * 2 + h) * 512);
+        const uint2 words = load64(at.scales + (i * 2 + h) * 64), s = scales(words.x), z = scales(words.y), lower = low(at.values - lane * 16, (i * 2 + h) * 32 + lane);
         const u32 x = LOW ? rotate_right(lower.x, 4 * LOW) : 0, y = LOW ? rotate_right(lower.y, 4 * LOW) : 0;
         a0 = widen(q.x, lower.x, both_low(s.x), both_low(s.y)), a1 = widen(q.y, lower.y, both_low(z.x), both_low(z.y));
         c0 = widen(q.z, x, both_high(s.x), both_high(s.y)), c1 = widen(q.w, y, both_high(z.x), both_high(z.y));
@@ -213,10 +219,9 @@ struct Int4 : Planes<4> {
         const u32 from = times2(permute(word, 0x80808080u, 0x4341), times2(lower, 0x3e003e00u));
         return {lower, times2(lower, 0x3d803d80u), fma2(lower, 0x00100010u, from)};
     }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31;
-        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
-        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8);
+    static DEVICE_METHOD void fragments(LaneAt at, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const uint4 q = load16(at.values + (i * 2 + h) * 512);
+        const uint2 words = load64(at.scales + (i * 2 + h) * 64);
         const Scales s = small(words.x), z = small(words.y);
         a0 = scaled_nibbles(q.x, both_low(s.lower), both_low(s.upper), both_low(s.offset));
         a1 = scaled_nibbles(q.y, both_low(z.lower), both_low(z.upper), both_low(z.offset));
@@ -248,16 +253,17 @@ template <bool WIDE> struct Groups {
         const uint4 x = scaled_nibbles(word, 0x7f007f00u, 0x7d007d00u, both_high(less));
         return WIDE ? x : make_uint4(times2(x.x, s2), times2(x.y, s2), times2(x.z, s2), times2(x.w, s2));
     }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32 any, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31, detail = WIDE ? 2 : any;
-        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
-        const unsigned char* scales = unit + VALUES + ((i << 2 >> detail) * 8 + (lane >> 2)) * 8;
+    static DEVICE_METHOD u32 scales_at(u32 lane) { return (lane >> 2) * 8; }
+    static DEVICE_METHOD void fragments(LaneAt at, u32 any, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 detail = WIDE ? 2 : any;
+        const uint4 q = load16(at.values + (i * 2 + h) * 512);
+        const unsigned char* scales = at.scales + (i << 2 >> detail) * 64;
         const uint2 a = load64(scales + ((h * 2) >> detail) * 64), c = load64(scales + ((h * 2 + 1) >> detail) * 64);
         a0 = widen(q.x, a.x), a1 = widen(q.y, a.y), c0 = widen(q.z, c.x), c1 = widen(q.w, c.y);
     }
     // What sums over a unit are multiplied by: rows g (0) or g + 8 (1) of tile i.
-    static DEVICE_METHOD float step_gain(const unsigned char* unit, u32 i, u32 up) {
-        return widen_lo(load32(unit + VALUES + (i * 8 + ((threadIdx.x & 31) >> 2)) * 8 + up * 4));
+    static DEVICE_METHOD float step_gain(LaneAt at, u32 i, u32 up) {
+        return widen_lo(load32(at.scales + i * 64 + up * 4));
     }
 };
 using Group4 = Groups<false>;
@@ -280,10 +286,10 @@ struct Nvfp4 {
         return make_uint4(c & VALUE, rotate_right(c, 4) & VALUE, shifted(c, 6) & VALUE, shifted(rest, 2) & VALUE);
     }
     static DEVICE_METHOD uint4 times(uint4 v, u32 s2) { return make_uint4(times2(v.x, s2), times2(v.y, s2), times2(v.z, s2), times2(v.w, s2)); }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31;
-        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
-        const u32 bytes = load32(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8 + (lane >> 1 & 1) * 4);
+    static DEVICE_METHOD u32 scales_at(u32 lane) { return (lane >> 2) * 8 + (lane >> 1 & 1) * 4; }
+    static DEVICE_METHOD void fragments(LaneAt at, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const uint4 q = load16(at.values + (i * 2 + h) * 512);
+        const u32 bytes = load32(at.scales + (i * 2 + h) * 64);
         const u32 s = and_or(bytes, 0x0ff00ff0u, 0x70007000u), z = and_or(permute(bytes, bytes, 0x2301), 0x0ff00ff0u, 0x70007000u);
         const u32 low = rest(q.x, q.z), high = rest(q.y, q.w);
         a0 = times(first(q.x, low), both_low(s)), c0 = times(second(q.z, low), both_low(z));

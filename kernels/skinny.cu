@@ -9,16 +9,17 @@ struct Bf16 {
     static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");
     const bf16* w;
     const bf16* base;  // the lane's piece of the tile's rows
-    u32 out, inner, rows_left, to_lane, from_lane;
+    u32 out, inner, rows_left;
 
     // A copy takes whole 128-byte lines of four rows; in shared memory the two halves of every other row are swapped, so that eight
     // rows hit all banks.
     DEVICE_METHOD Bf16(const unsigned char* w, u32 out, u32 inner)
-        : w(reinterpret_cast<const bf16*>(w)), base(nullptr), out(out), inner(inner), rows_left(0) {
-        const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-        to_lane = (lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) * 4) * 16;
-        from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
-    }
+        : w(reinterpret_cast<const bf16*>(w)), base(nullptr), out(out), inner(inner), rows_left(0) {}
+    // Where a lane copies to, beyond where it reads.
+    DEVICE_METHOD static int copies_beyond(u32 lane) { return int((lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) * 4) * 16) - int(values_at(lane)); }
+    DEVICE_METHOD static u32 values_at(u32 lane) { return (lane >> 2) * 128 + ((lane & 3) ^ (lane >> 2 & 1) * 4) * 16; }
+    // The other half of its line: this form has no scales.
+    DEVICE_METHOD static u32 scales_at(u32 lane) { return values_at(lane) ^ 64; }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
     DEVICE_METHOD static void begin(u32, bool) {}
     DEVICE_METHOD static float gain(u32, u32) { return 1.f; }
@@ -30,12 +31,12 @@ struct Bf16 {
     DEVICE_METHOD void issue(unsigned char* to, u32 every) {
 #pragma unroll
         for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
-            copy_async(to + to_lane + i * 512, base + u64(min(i * 4 + (threadIdx.x >> 3 & 3), rows_left)) * inner);
+            copy_async(to + copies_beyond(threadIdx.x & 31) + i * 512, base + u64(min(i * 4 + (threadIdx.x >> 3 & 3), rows_left)) * inner);
         base += every * COLUMNS;
     }
-    DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
-        const unsigned char *lo = from + i * STAGE + from_lane, *hi = from + i * STAGE + (from_lane ^ 64);
-        a0 = load16(lo), c0 = load16(hi), a1 = load16(lo + 1024), c1 = load16(hi + 1024);
+    DEVICE_METHOD static void fragments(LaneAt at, u32 i, u32, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        at.values += i * STAGE, at.scales += i * STAGE;
+        a0 = load16(at.values), c0 = load16(at.scales), a1 = load16(at.values + 1024), c1 = load16(at.scales + 1024);
     }
 };
 

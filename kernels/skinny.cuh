@@ -13,7 +13,7 @@
 // before the previous launch has ended, the others once the activations are: these would wait behind them. The next launch may
 // start once the last copies are issued, so that its first copies queue up behind them, or (W::EARLY) as soon as this one works.
 // Warps leave their parts of `deep` pairs of tiles (one, of more than 8 rows) before they meet to add them up, and keep their own pace for so long. Two teams leave half as many
-// parts of a pair; where results are added to what is there blocks have one pair or two, and all warps share it.
+// parts of a pair, eight an eighth; where results are added to what is there blocks have one pair or two, and all warps share it.
 //
 // A form W of a weight has
 //   WARPS                          of a block: 8, or 16 where widening takes longer than reading
@@ -23,11 +23,12 @@
 //   stage_bytes()                  of one warp and step, both tiles
 //   enter(tile, part)              copies go on at this pair of tiles, at step `part`; the first time while the launch before may be under way
 //   begin(tile, again)             fragments are those of this pair of tiles from now on, which is not the warp's first
-//   issue(to, every)               copies of the next step, `every` steps before the one after
-//   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
+//   values_at(lane), scales_at(lane)  where a lane reads in a stage
+//   issue(to, every)               copies of the next step to a stage, of which `to` is where the lane reads values; `every` steps before the one after
+//   fragments(at, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
 //   gain(i, up)                    what rows g (0) or g + 8 (1) of tile i are to be multiplied by
-//   BY_STEP, step_gain(from, i, up)  whether sums over a step are to be multiplied by something of their own, and by what
+//   BY_STEP, step_gain(at, i, up)  whether sums over a step are to be multiplied by something of their own, and by what
 #pragma once
 #include "common.cuh"
 
@@ -49,13 +50,14 @@ struct Operands {
 };
 
 DEVICE u32 pairs_of_tiles(u32 out) { return (out + R * TILE - 1) / (R * TILE); }
-// Teams of the warps of a block.
-template <Epilogue E, class W> constexpr u32 teams = W::WARPS > 8 && E != ADD ? 2 : 1;
+// Teams of the warps of a block, where widening takes 16. A gate-and-up weight has enough tiles for eight: of the 9B model's each team then takes one
+// pair, and blocks meet once. Fewer where a launch has few pairs, or some in another form, which one team would get.
+template <Epilogue E, class W> constexpr u32 teams = W::WARPS <= 8 || E == ADD ? 1 : E == SWIGLU ? 8 : 2;
 
 // The copies of a product by one warp: a ring of stages of weights, and places for what a step takes of the rows behind all rings. Every tile
-// walks over the same columns: with a place for each step of a tile rows are copied once, a share by each team, and stay; otherwise
-// each warp's go round with its stages.
-template <u32 NT, u32 TEAMS, class W> struct Copies {
+// walks over the same columns: with a place for each step of a tile rows are copied once, a share by each team, and stay (where STAY: not if blocks
+// have a tile or two, as teams then wait for each other for nothing); otherwise each warp's go round with its stages.
+template <u32 NT, u32 TEAMS, bool STAY, class W> struct Copies {
     static constexpr u32 SPLIT = W::WARPS / TEAMS;  // warps that share a pair of tiles
     W weight;
     const Operands& of;
@@ -71,7 +73,7 @@ template <u32 NT, u32 TEAMS, class W> struct Copies {
         steps = kept((all - part) / SPLIT);  // of this warp in a tile
         const u32 pairs = pairs_of_tiles(of.out);
         tiles = steps ? pairs : 0;
-        x_stay = of.places * TEAMS >= all / SPLIT;
+        x_stay = STAY && of.places * TEAMS >= all / SPLIT;
         ring = shared + warp * of.stages * stage_bytes;
         x_ring = shared + W::WARPS * of.stages * stage_bytes + (x_stay ? part * (all / SPLIT) : warp * of.stages) * x_bytes;
         step = 0, tile = first();
@@ -82,22 +84,23 @@ template <u32 NT, u32 TEAMS, class W> struct Copies {
     DEVICE_METHOD static u32 stride() { return TEAMS * gridDim.x; }
     // Whether there is anything left to copy of the weight.
     DEVICE_METHOD bool more() const { return tile < tiles; }
-    DEVICE_METHOD void weights(u32 slot) {
-        weight.issue(ring + slot * stage_bytes, SPLIT);
+    DEVICE_METHOD unsigned char* values_of(u32 slot) const { return ring + slot * stage_bytes + W::values_at(threadIdx.x & 31); }
+    DEVICE_METHOD void weights(unsigned char* to) {
+        weight.issue(to, SPLIT);
         if (++step == steps) {
             step = 0;
             tile += stride();
             weight.enter(tile, (threadIdx.x >> 5) % SPLIT);
         }
     }
-    // A lane copies the pieces of rows that it will multiply.
-    DEVICE_METHOD void activations(u32 step, u32 place) {
+    // A lane copies the pieces of rows that it will multiply, to `at` bytes behind the first.
+    DEVICE_METHOD void activations(u32 step, u32 at) {
         const u32 g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3, rows = of.rows, column = ((threadIdx.x >> 5) % SPLIT + step * SPLIT) * W::COLUMNS + t * 8;
 #pragma unroll
         for (u32 j = 0; j < NT; j++) {
             if (g + 8 * j >= rows) continue;
             const bf16* from = of.x + u64(g + 8 * j) * of.ldx + column;
-            unsigned char* to = x_ring + place * x_bytes + (g + 8 * j) * 64 + t * 16;
+            unsigned char* to = x_ring + at + (g + 8 * j) * 64 + t * 16;
 #pragma unroll
             for (u32 h = 0; h < W::COLUMNS / 64; h++) {
                 copy_async(to + 2 * h * rows * 64, from + h * 64);
@@ -109,18 +112,18 @@ template <u32 NT, u32 TEAMS, class W> struct Copies {
     DEVICE_METHOD void fill(u32 stages) {
 #pragma unroll 1
         for (u32 slot = 0; slot < stages; slot++) {
-            if (more()) weights(slot);
+            if (more()) weights(values_of(slot));
             copy_commit();
         }
     }
     // All rows that stay, then the other stages of weights. Waits for the rows.
     DEVICE_METHOD void fill_staying(u32 from) {
 #pragma unroll 1
-        for (u32 s = (threadIdx.x >> 5) / SPLIT; s < steps; s += TEAMS) activations(s, s);
+        for (u32 s = (threadIdx.x >> 5) / SPLIT; s < steps; s += TEAMS) activations(s, s * x_bytes);
         copy_commit();
 #pragma unroll 1
         for (u32 slot = from; slot < of.stages; slot++) {
-            if (more()) weights(slot);
+            if (more()) weights(values_of(slot));
             copy_commit();
         }
         copy_wait_upto<W::STAGES>(of.stages - from);
@@ -130,8 +133,8 @@ template <u32 NT, u32 TEAMS, class W> struct Copies {
     DEVICE_METHOD void fill_going_round(u32 from) {
 #pragma unroll 1
         for (u32 slot = 0, s = 0; slot < of.stages; slot++) {
-            if (tiles) activations(s, slot);
-            if (slot >= from && more()) weights(slot);
+            if (tiles) activations(s, slot * x_bytes);
+            if (slot >= from && more()) weights(values_of(slot));
             copy_commit();
             if (++s >= steps) s = 0;
         }
@@ -187,7 +190,7 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
     const u32 rows = of.rows, stages = of.stages, part = (NT > 1 ? PART_ROWS : rows) * LD_PART;  // values of a warp's part of a pair of tiles
 
     // Weights do not come from the launch before: their first stages travel while it drains.
-    Copies<NT, TEAMS, W> copies(weight, shared, of);
+    Copies<NT, TEAMS, E != ADD, W> copies(weight, shared, of);
     float* partial = reinterpret_cast<float*>(shared + WARPS * (stages * copies.stage_bytes + of.places * copies.x_bytes));  // [deep][team][SPLIT][part]
     const u32 ahead = min(stages, W::AHEAD);
     copies.fill(ahead);
@@ -203,15 +206,19 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
 
     // Where this lane finds its columns of a step, in halves of 32; rows there are none of read as the first: nobody looks at their results.
     const u32 x_half = rows * 64;
-    u32 x_row[NT];
+    SharedAt x_at[NT];
 #pragma unroll
-    for (u32 j = 0; j < NT; j++) x_row[j] = (g + 8 * j < rows ? g + 8 * j : 0) * 64 + t * 16;
+    for (u32 j = 0; j < NT; j++) x_at[j] = shared_at(copies.x_ring + (g + 8 * j < rows ? g + 8 * j : 0) * 64 + t * 16);
+    const SharedAt values_at = shared_at(copies.ring + W::values_at(lane)), scales_at = shared_at(copies.ring + W::scales_at(lane));
+    const u32 ring_bytes = kept(stages * copies.stage_bytes), x_bytes = kept(copies.x_bytes);
+    u32 stage = 0, x_stage = 0;  // bytes from the first of each to the one that is read
     const u32 tiles = pairs_of_tiles(of.out);
-    u32 read = 0, pairs = 0;  // stage to read, pairs of tiles of a team whose parts are kept
+    u32 pairs = 0;  // of tiles of a team whose parts are kept
 #pragma unroll 1
     for (u32 base = blockIdx.x; base < tiles; base += copies.stride()) {  // the first team's pair
         const u32 tile = TEAMS > 1 ? base + copies.first() - blockIdx.x : base;
         if (TEAMS == 1 || tile < tiles) copies.weight.begin(tile, base != blockIdx.x);
+        if (copies.x_stay) x_stage = 0;
         float acc[R][NT][4] = {};
         // What the result is added to travels meanwhile, and the weights of the norm after it.
         float before[NT] = {}, weights[NT] = {};
@@ -230,8 +237,7 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
         for (u32 s = 0; s < (TEAMS == 1 || tile < tiles ? copies.steps : 0); s++) {
             copy_wait_upto<W::STAGES - 1>(stages - 1);
             __syncwarp();  // the stage's copies of all lanes have landed
-            const unsigned char* from = copies.ring + read * copies.stage_bytes;
-            const unsigned char* x = copies.x_ring + (copies.x_stay ? s : read) * copies.x_bytes;
+            const LaneAt at = {place(values_at + stage), place(scales_at + stage)};
             float apart[R][NT][4] = {};
             float(&to)[R][NT][4] = W::BY_STEP ? apart : acc;
 #pragma unroll
@@ -239,13 +245,13 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
                 uint4 b[NT][2];
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) {
-                    b[j][0] = load16(x + x_row[j] + 2 * h * x_half);
-                    b[j][1] = load16(x + x_row[j] + (2 * h + 1) * x_half);
+                    b[j][0] = load16(place(x_at[j] + x_stage + 2 * h * x_half));
+                    b[j][1] = load16(place(x_at[j] + x_stage + (2 * h + 1) * x_half));
                 }
 #pragma unroll
                 for (u32 i = 0; i < R; i++) {
                     uint4 a0, a1, c0, c1;
-                    copies.weight.fragments(from, i, h, a0, a1, c0, c1);
+                    copies.weight.fragments(at, i, h, a0, a1, c0, c1);
 #pragma unroll
                     for (u32 j = 0; j < NT; j++) {
                         mma(to[i][j], a0.x, a1.x, a0.y, a1.y, b[j][0].x, b[j][0].y);
@@ -261,16 +267,20 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
 #pragma unroll
                     for (u32 j = 0; j < NT; j++)
 #pragma unroll
-                        for (u32 k = 0; k < 4; k++) acc[i][j][k] = fmaf(to[i][j][k], W::step_gain(from, i, k >> 1), acc[i][j][k]);
+                        for (u32 k = 0; k < 4; k++) acc[i][j][k] = fmaf(to[i][j][k], W::step_gain(at, i, k >> 1), acc[i][j][k]);
             }
             __syncwarp();  // the stage has been read
             if (copies.more()) {
-                if (!copies.x_stay) copies.activations(copies.step, read);
-                copies.weights(read);
+                if (!copies.x_stay) copies.activations(copies.step, x_stage);
+                copies.weights(place(values_at + stage));
                 if (!W::EARLY && !copies.more()) allow_next();
             }
             copy_commit();
-            read = read + 1 == stages ? 0 : read + 1;
+            stage += copies.stage_bytes, x_stage += x_bytes;
+            if (stage == ring_bytes) {
+                stage = 0;
+                if (!copies.x_stay) x_stage = 0;
+            }
         }
 
         if (pairs == 0 && base != blockIdx.x) __syncthreads();  // parts of the tiles before read

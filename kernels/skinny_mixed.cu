@@ -25,9 +25,13 @@ template <class F> struct Mixed {
         else first.issue(to, every);
     }
     DEVICE_METHOD void begin(u32 tile, bool) { multiplies = tile >= border; }
-    DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
-        if (multiplies) second.fragments(from, i, h, a0, a1, c0, c1);
-        else first.fragments(from, i, h, a0, a1, c0, c1);
+    // The lane's scales in a unit of the second form; in one of the first they are found from its values.
+    DEVICE_METHOD static u32 values_at(u32 lane) { return lane * 16; }
+    DEVICE_METHOD static u32 scales_at(u32 lane) { return Packed<Int8, WARPS>::scales_at(lane); }
+    DEVICE_METHOD void fragments(LaneAt at, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
+        const u32 lane = threadIdx.x & 31;
+        if (multiplies) second.fragments(at, i, h, a0, a1, c0, c1);
+        else first.fragments({at.values, at.values - lane * 16 + first.scales_at(lane)}, i, h, a0, a1, c0, c1);
     }
 };
 

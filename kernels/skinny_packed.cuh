@@ -45,14 +45,13 @@ template <class F, u32 N = F::WARPS> struct Packed {
         base = pair(tile) + part * stage_bytes() + (threadIdx.x & 31) * 16;
     }
     DEVICE_METHOD void issue(unsigned char* to, u32 every) {
-        to += (threadIdx.x & 31) * 16;
 #pragma unroll
         for (u32 i = 0; i < F::VALUES / 512; i++) copy_async(to + i * 512, base + i * 512);
         if (behind) copy_async(to + F::VALUES, base + F::VALUES);
         base += every * stage_bytes();
     }
-    DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
-        F::fragments(from, detail, i, h, a0, a1, c0, c1);
-    }
-    DEVICE_METHOD static float step_gain(const unsigned char* from, u32 i, u32 up) { return F::step_gain(from, i, up); }
+    DEVICE_METHOD static u32 values_at(u32 lane) { return lane * 16; }
+    DEVICE_METHOD static u32 scales_at(u32 lane) { return F::VALUES + F::scales_at(lane); }
+    DEVICE_METHOD void fragments(LaneAt at, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const { F::fragments(at, detail, i, h, a0, a1, c0, c1); }
+    DEVICE_METHOD static float step_gain(LaneAt at, u32 i, u32 up) { return F::step_gain(at, i, up); }
 };
