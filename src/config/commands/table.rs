@@ -77,10 +77,7 @@ pub const HABITS: &[(&[&str], &str)] = &[
     (&["history"], "/timeline shows the turns of this session, /sessions the others; Ctrl-R searches what was typed."),
     (&["reset", "restart"], "/new starts a new session and keeps this one; /undo takes back an exchange."),
     (&["stop", "cancel", "abort"], "Esc stops reading and answering."),
-    (
-        &["close"],
-        "No session needs closing: /new, /resume and Alt-1..9 leave it, /delete deletes it, /quit ends the program.",
-    ),
+    (&["close"], "No session needs closing: /new or Alt-1..9 leave it, /delete deletes it, /quit ends the program."),
     (&["edit-last", "rewind"], "/undo takes back the last exchange, /edit #N opens a message."),
     (&["show", "info"], "/stats, /ctx and /settings show numbers, tokens and settings."),
     (&["temperature", "temp", "seed"], "/set temperature 0.3 or /set seed 7 changes it; /set lists what there is."),
