@@ -299,8 +299,8 @@ mod tests {
     fn commands_words_and_paths() {
         let session = |name: &str| SessionRow { name: name.into(), ..SessionRow::default() };
         let library = |name: &str| LibraryName { name: name.into(), tokens: 1 };
-        let mut app = App::default();
-        app.sessions = ["war-and-peace", "contract"].map(session).to_vec();
+        let sessions = ["war-and-peace", "contract"].map(session).to_vec();
+        let mut app = App { sessions, ..App::default() };
         app.open.view.tree.documents = vec![DocumentRow {
             name: "notes.md".into(),
             tokens: 1,
