@@ -118,7 +118,7 @@ impl Store {
         found.first().map_or(Ok(None), |id| self.segment(id))
     }
 
-    /// Whether the state up to the end of a document's segment is [`RESTORABLE`], and the bytes of its own on disk;
+    /// Whether the state up to the end of a document's segment is `RESTORABLE`, and the bytes of its own on disk;
     /// `None` for a segment that was never recorded. Does not read its tokens.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
         let sql = format!("SELECT {RESTORABLE}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");

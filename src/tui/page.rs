@@ -36,7 +36,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// [`Page::set_size`] computes the rows.
+    /// `set_size` computes the rows.
     pub fn new(title: impl Into<String>, text: impl Into<String>, about: About) -> Page {
         Page { title: title.into(), text: text.into(), about, ..Page::default() }
     }
