@@ -251,8 +251,10 @@ impl Loop {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
                 // Keys pressed in the editor were for the editor alone.
                 let others = self.signals.try_iter().filter(|s| !matches!(s, Outside::Interrupt | Outside::Suspend));
-                others.collect::<Vec<_>>().into_iter().try_for_each(|signal| self.outside(signal))?;
-                Event::Edited(edited)
+                let others: Vec<Outside> = others.collect();
+                // The edited text comes first, as a signal that ends the program keeps what the input holds.
+                self.apply(Event::Edited(edited))?;
+                return others.into_iter().try_for_each(|signal| self.outside(signal));
             }
             Effect::Suspend => self.outside_terminal(suspend)?.map_or_else(Event::NotSuspended, |()| Event::Resumed),
             Effect::ListPaths(prefix) => return self.job(Job::Paths { prefix, home: self.app.config.home.clone() }),

@@ -19,12 +19,17 @@ pub(super) fn submit(app: &mut App) {
     if app.open.editing.is_none()
         && let Some((question, line)) = app.open.composer.recalled_and_line()
         && commands::is_command(&line)
-        && commands::parse(&line, app.config.home.as_deref()).is_ok()
+        && let Ok(parsed) = commands::parse(&line, app.config.home.as_deref())
     {
-        app.open.composer.set(&line);
-        submit(app);
+        // Before the command runs: /quit keeps what the input holds.
+        app.open.composer.take();
         app.open.composer.recall(&question);
-        return;
+        app.history.push(&line);
+        app.open.transcript.follow();
+        return match waits(app, &parsed.outcome) {
+            true => app.open.queue.lines.push_back(Queued { line, edits: None }),
+            false => run(app, parsed.outcome),
+        };
     }
     let line = app.open.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));

@@ -1,7 +1,7 @@
 //! Patterns of paths (`*.md`, `a/**/b?`) to the paths there are, sorted.
 //!
 //! Names are taken as the system gives them, UTF-8 or not. Hidden names are matched only by a part that begins with a
-//! dot; links to folders are followed in front of the first wildcard only.
+//! dot; links to folders are followed where they are named, never below `**`.
 
 use std::path::{Path, PathBuf};
 
@@ -25,34 +25,47 @@ pub(super) fn expand(
     limit: usize,
     cancel: &Cancel,
 ) -> Result<Option<Vec<PathBuf>>, SourceError> {
-    let parts: Vec<&str> = pattern.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    let (named, rest) = parts.split_at(parts.iter().take_while(|part| !is_pattern(part)).count());
-    let Ok(rule) = Pattern::new(&rest.join("/")) else { return Ok(None) };
-    let folder = named.iter().fold(start.to_owned(), |folder, name| folder.join(name));
-    let folders_alone = rest.last() == Some(&"**");
-    let entries = ignore::WalkBuilder::new(&folder)
-        .standard_filters(false)
-        .hidden(!rest.iter().any(|part| part.starts_with('.')))
-        .max_depth((!rest.contains(&"**")).then_some(rest.len()))
-        .sort_by_file_path(|a, b| a.cmp(b))
-        .build();
-    let mut found = Vec::new();
-    // An unreadable folder is an empty one, as everywhere below a folder.
-    for entry in entries.flatten() {
-        if cancel.is_cancelled() {
-            return Err(SourceError::Cancelled);
+    let mut found = vec![start.to_owned()];
+    for part in pattern.split('/').filter(|p| !matches!(*p, "" | ".")) {
+        let mut next = Vec::new();
+        if part == "**" {
+            let mut todo = std::mem::take(&mut found);
+            while let Some(folder) = todo.pop() {
+                todo.extend(
+                    entries(&folder).filter(|(name, is_folder, _)| *is_folder && !name.starts_with('.')).map(|e| e.2),
+                );
+                next.push(folder);
+                within(next.len() + todo.len(), limit, cancel)?;
+            }
+        } else if is_pattern(part) {
+            let Ok(rule) = Pattern::new(part) else { return Ok(None) };
+            for folder in &found {
+                next.extend(entries(folder).filter(|(name, ..)| rule.matches_with(name, RULES)).map(|e| e.2));
+                within(next.len(), limit, cancel)?;
+            }
+        } else {
+            next.extend(found.iter().map(|folder| folder.join(part)).filter(|path| path.symlink_metadata().is_ok()));
         }
-        let below = entry.path().strip_prefix(&folder).unwrap_or(entry.path());
-        let is_meant = match folders_alone {
-            true => entry.file_type().is_some_and(|kind| kind.is_dir()),
-            false => entry.depth() > 0,
-        };
-        if is_meant && rule.matches_with(&below.to_string_lossy(), RULES) {
-            found.push(entry.into_path());
-        }
-        if found.len() > limit {
-            return Err(SourceError::TooMany { limit });
-        }
+        found = next;
     }
+    found.sort();
+    found.dedup();
     Ok(Some(found))
+}
+
+fn within(count: usize, limit: usize, cancel: &Cancel) -> Result<(), SourceError> {
+    if cancel.is_cancelled() {
+        return Err(SourceError::Cancelled);
+    }
+    if count > limit { Err(SourceError::TooMany { limit }) } else { Ok(()) }
+}
+
+/// What is in a folder: name as far as it can be read, whether it is a folder itself (and no link), path. An unreadable
+/// folder is an empty one, as everywhere below a folder.
+fn entries(folder: &Path) -> impl Iterator<Item = (String, bool, PathBuf)> {
+    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    read.map(|e| {
+        let is_folder = e.file_type().is_ok_and(|t| t.is_dir());
+        (e.file_name().to_string_lossy().into_owned(), is_folder, e.path())
+    })
 }
