@@ -16,7 +16,7 @@ use crate::core::now_ms;
 use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
 use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
-use crate::store::DocumentRecord;
+use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
 
 /// Reasons below the table; the table itself may cut them.
@@ -296,23 +296,22 @@ impl State {
     }
 
     fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
-        let plan = self.disk.restorable(&record.document.segment)?;
-        let Some(plan) = plan.filter(|p| record.fingerprint == self.engine.info.fingerprint && p.usable > 0) else {
+        if record.fingerprint != self.engine.info.fingerprint || !self.is_kept(&record.document.segment)? {
             return Ok(Standing::NotKept);
-        };
-        let before = record.document.prefix.map(|prefix| self.disk.store.message_ending(&prefix)).transpose()?;
-        let alone = match before {
-            None => true,
-            Some(Some(id)) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
+        }
+        let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
+        let alone = match self.disk.store.message_ending(&prefix)? {
+            Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
             // No session holds the text that was read before it.
-            Some(None) => self.question_to(record, "?").is_ok(),
+            None => self.question_to(record, "?").is_ok(),
         };
-        Ok(match (alone, plan.replay().is_empty()) {
-            (true, true) => Standing::Alone,
-            (true, false) => Standing::NotKept,
-            // Among other documents the state at its end is not always kept.
-            (false, _) => Standing::AfterOthers,
-        })
+        Ok(if alone { Standing::Alone } else { Standing::AfterOthers })
+    }
+
+    fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
+        let path = self.disk.stored_path(segment)?;
+        let plan = self.disk.restorable(segment)?;
+        Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
     }
 }
 

@@ -23,23 +23,33 @@ pub enum Input {
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    /// By the serials of their sessions.
-    held: BTreeMap<u64, Held>,
+    places: Vec<Place>,
+    /// Drafts without a place, by the serials of their sessions.
+    pub(super) homeless: BTreeMap<u64, String>,
     /// The number of the save that contains each session's last draft.
     given: BTreeMap<SessionId, u64>,
 }
 
-/// The draft of a session that cannot save it itself. The place stays with the session.
-#[derive(Debug, Default)]
-struct Held {
-    text: String,
-    place: Option<(SessionId, SessionLock)>,
+impl Drafts {
+    fn take_out(&mut self, serial: u64) -> Option<(SessionId, String)> {
+        self.places.iter_mut().find_map(|place| {
+            let (_, text) = place.holds.take_if(|(of, _)| *of == serial)?;
+            Some((place.id, text))
+        })
+    }
 }
 
-impl Drafts {
-    /// The drafts without a place.
-    pub(super) fn homeless(&mut self) -> impl Iterator<Item = String> {
-        std::mem::take(&mut self.held).into_values().filter(|held| held.place.is_none()).map(|held| held.text)
+#[derive(Debug)]
+struct Place {
+    id: SessionId,
+    _lock: SessionLock,
+    holds: Option<(u64, String)>,
+}
+
+impl Place {
+    fn claim(store: &Store, id: SessionId) -> Option<Place> {
+        let lock = store.lock_session(id, "").ok()?;
+        Some(Place { id, _lock: lock, holds: None })
     }
 }
 
@@ -57,21 +67,22 @@ impl State {
             return Ok(());
         }
         let home = self.home_of_draft(serial);
-        let mut held = self.drafts.held.remove(&serial).unwrap_or_default();
-        if home == Home::Rowless && held.place.is_none() && !text.is_empty() {
-            held.place = free_place(&self.disk.store);
+        if (home != Home::Rowless || text.is_empty())
+            && let Some((place, _)) = self.drafts.take_out(serial)
+        {
+            self.write_draft(place, String::new());
         }
-        if let Some((place, _)) = &held.place {
-            self.write_draft(*place, if home == Home::Rowless { text.clone() } else { String::new() });
+        self.drafts.homeless.remove(&serial);
+        let to = match home {
+            Home::Session(id) => Some(id),
+            Home::Rowless if !text.is_empty() => self.hold(serial, &text),
+            Home::Rowless | Home::Nowhere => None,
+        };
+        match to {
+            Some(id) => self.write_draft(id, text),
+            None if text.is_empty() => {}
+            None => drop(self.drafts.homeless.insert(serial, text)),
         }
-        match home {
-            Home::Session(id) => {
-                held.text.clear();
-                self.write_draft(id, text);
-            }
-            Home::Rowless | Home::Nowhere => held.text = text,
-        }
-        self.drafts.held.insert(serial, held);
         Ok(())
     }
 
@@ -81,8 +92,7 @@ impl State {
             return;
         }
         // Another process held the session, so this draft was not saved; the input still shows it.
-        let held = self.drafts.held.get_mut(&self.here.serial).filter(|held| !held.text.is_empty());
-        if let Some(text) = held.map(|held| std::mem::take(&mut held.text)) {
+        if let Some(text) = self.drafts.homeless.remove(&self.here.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
             }
@@ -105,20 +115,20 @@ impl State {
         });
         for id in left {
             // Another terminal owns this place.
-            let Ok(lock) = self.disk.store.lock_session(id, "") else { continue };
+            let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
-                let held = Held { text: text.clone(), place: Some((id, lock)) };
-                self.drafts.held.insert(self.here.serial, held);
+                place.holds = Some((self.here.serial, text.clone()));
+                self.drafts.places.push(place);
                 return self.report(Notice::Draft(text));
             }
         }
     }
 
     pub fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        let held = self.drafts.held.get_mut(&self.here.serial).filter(|held| !held.text.is_empty());
-        let Some(Held { text, place: Some((place, _)) }) = held else { return };
-        changes.push(Change::Draft { session: *place, text: String::new() });
-        changes.push(Change::Draft { session, text: std::mem::take(text) });
+        if let Some((place, text)) = self.drafts.take_out(self.here.serial) {
+            changes.push(Change::Draft { session: place, text: String::new() });
+            changes.push(Change::Draft { session, text });
+        }
     }
 
     pub fn remember_draft(&mut self, text: &str) {
@@ -164,12 +174,23 @@ impl State {
             Some(Some(_)) | None => Home::Nowhere,
         }
     }
-}
 
-/// A place without a draft, also of an earlier run, that no other process has.
-fn free_place(store: &Store) -> Option<(SessionId, SessionLock)> {
-    let is_free = |id: &SessionId| matches!(store.draft(*id), Ok(None));
-    // Checked again under the lock: another process may have left a draft meanwhile.
-    let claim = |id| store.lock_session(id, "").ok().map(|lock| (id, lock)).filter(|(id, _)| is_free(id));
-    draft_places().filter(is_free).find_map(claim)
+    /// Holds a draft in its session's place, or in a free one. One with the draft of an earlier run is not free.
+    fn hold(&mut self, serial: u64, text: &str) -> Option<SessionId> {
+        let (store, places) = (&self.disk.store, &mut self.drafts.places);
+        let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));
+        let mut place = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
+            Some(at) => places.remove(at),
+            None => {
+                let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
+                // Checked again under the lock: another process may have left a draft meanwhile.
+                let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
+                draft_places().filter(|id| is_free(*id)).find_map(claim)?
+            }
+        };
+        place.holds = Some((serial, text.to_owned()));
+        let id = place.id;
+        places.push(place);
+        Some(id)
+    }
 }

@@ -140,7 +140,6 @@ pub(crate) trait Executor: Sized {
             if let Some((segment, complete)) = absorbed.map_err(RuntimeError::Failed)?
                 && kept
             {
-                let image = image.map(|i| StateImage { end: i.end.filter(|_| step.checkpoint || !complete), ..i });
                 self.keep(segment, image, message.filter(|_| complete));
             }
             self.step_ended(&stats, &done);

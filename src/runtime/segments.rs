@@ -17,25 +17,11 @@ pub struct Step {
     pub kind: SegmentKind,
     /// The message that is complete at its end.
     pub message: Option<MessageId>,
-    /// The recurrent state at its end is kept.
-    pub checkpoint: bool,
 }
 
 impl Step {
     pub fn new(prompt: Vec<Token>, (text_start, text_end): (usize, usize), kind: SegmentKind) -> Step {
-        Step { prompt, text_start, text_end, kind, message: None, checkpoint: true }
-    }
-}
-
-/// Of documents read one after the other, keeps the state at the end of the first and the last, and between them every
-/// `piece` tokens: a state is as large as the rows of thousands of tokens.
-fn choose_checkpoints(steps: &mut [Step], piece: usize) {
-    let next: Vec<SegmentKind> = steps.iter().skip(1).map(|step| step.kind).chain([SegmentKind::Turn]).collect();
-    let mut since = usize::MAX;
-    for (step, next) in steps.iter_mut().zip(next) {
-        since = since.saturating_add(step.prompt.len());
-        step.checkpoint = step.kind != SegmentKind::DocumentEnd || next == SegmentKind::Turn || since >= piece;
-        since = if step.checkpoint { 0 } else { since };
+        Step { prompt, text_start, text_end, kind, message: None }
     }
 }
 
@@ -87,13 +73,12 @@ pub fn steps(
         let (mut start, mut text_start) = (0, at);
         for (piece_end, text_end, kind, message) in ends.chain([(tokens.len(), end, kind, message)]) {
             let prompt = tokens.get(start..piece_end).unwrap_or(&[]).to_vec();
-            steps.push(Step { message, ..Step::new(prompt, (text_start, text_end), kind) });
+            steps.push(Step { prompt, text_start, text_end, kind, message });
             (start, text_start) = (piece_end, text_end);
         }
         before = tokenizer.before_next(&tokens, before);
         at = end;
     }
-    choose_checkpoints(&mut steps, piece);
     Ok(steps)
 }
 
@@ -183,20 +168,6 @@ mod tests {
     use crate::engine::protocol::Ended;
     use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
     use crate::text::TextModel;
-
-    #[test]
-    fn of_documents_in_a_row_one_every_so_many_tokens_is_a_checkpoint() {
-        use SegmentKind::{DocumentEnd, DocumentPart, Turn};
-        let of = |steps: &[(usize, SegmentKind)]| {
-            let mut steps: Vec<Step> = steps.iter().map(|(n, kind)| Step::new(vec![1; *n], (0, 0), *kind)).collect();
-            choose_checkpoints(&mut steps, 100);
-            steps.iter().map(|step| u8::from(step.checkpoint)).collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[(40, DocumentEnd); 8]), [1, 0, 0, 1, 0, 0, 1, 1]);
-        assert_eq!(of(&[(40, DocumentEnd), (40, DocumentEnd), (9, Turn), (40, DocumentEnd)]), [1, 1, 1, 1]);
-        let long = [(40, DocumentEnd), (40, DocumentEnd), (100, DocumentPart), (20, DocumentEnd), (9, DocumentEnd)];
-        assert_eq!(of(&long), [1, 0, 1, 0, 1]);
-    }
 
     #[test]
     fn a_step_is_taken_in_only_where_the_text_before_it_ends() {

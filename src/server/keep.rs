@@ -6,7 +6,7 @@
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
 //! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept. A damaged store is moved aside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::{Record, Shared};
-use crate::core::transcript::{Message, MessageMeta, Role};
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::{StateImage, Token};
 use crate::store::{
@@ -30,6 +30,8 @@ const TIDY_EVERY: u64 = 128;
 const MOST_WAITING: usize = 1_000;
 /// Maximum bytes of their texts and tokens, without those of the last one: each answer repeats all turns before it.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
+/// Maximum of dropped answers in the list: far more than clients can name before they are on disk.
+const MOST_LEFT_OUT: usize = 2_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Keep {
@@ -41,6 +43,8 @@ pub(super) struct Keep {
     /// Bytes of the saves with a pending text.
     waiting: BTreeMap<u64, u64>,
     most_waiting: (usize, u64),
+    /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
+    left_out: VecDeque<MessageId>,
     saves: u64,
     tidying: Option<JoinHandle<()>>,
     warned: bool,
@@ -59,6 +63,7 @@ impl Keep {
             pending: HashMap::new(),
             waiting: BTreeMap::new(),
             most_waiting: (MOST_WAITING, MOST_WAITING_BYTES),
+            left_out: VecDeque::new(),
             saves: 0,
             tidying: None,
             warned: false,
@@ -105,10 +110,15 @@ impl Keep {
     }
 
     /// Stores a row that holds the path up to `tip`, for an answer or for its state alone; `None`: the answer has no
-    /// kept state. False if too much waits for the disk.
-    pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) -> bool {
-        if self.is_full() {
-            return false;
+    /// kept state.
+    pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
+        let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
+        if on_nothing || self.is_full() {
+            self.left_out.extend(record.map(|r| r.message));
+            if self.left_out.len() > MOST_LEFT_OUT {
+                self.left_out.pop_front();
+            }
+            return;
         }
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
@@ -144,7 +154,6 @@ impl Keep {
             // If no thread starts, the eviction happens at the end.
             self.tidying = std::thread::Builder::new().name("tidy".into()).spawn(move || tidy(&store)).ok();
         }
-        true
     }
 
     pub(super) fn on_event(&mut self, event: SaveEvent) {

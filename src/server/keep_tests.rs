@@ -25,14 +25,16 @@ fn a_disk_that_takes_nothing_has_so_much_to_wait_for_it_and_the_rest_is_not_kept
     let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
     let open = || Arc::new(Store::open(&root, Arc::new(RealDisk), limits.clone()).unwrap());
     let store = open();
-    let ids: Vec<MessageId> = (0..5).map(|_| store.new_message_id(None)).collect();
+    let ids: Vec<MessageId> = (0..6).map(|_| store.new_message_id(None)).collect();
     let mut keep = Keep::new(Arc::clone(&store)).unwrap();
     keep.most_waiting.0 = 3;
     std::fs::rename(&root, &away).unwrap();
-    let held: Vec<bool> = ids.iter().map(|id| keep.hold(None, Some(&record(*id, None)))).collect();
-    assert_eq!((held, keep.warned_left_out), (vec![true, true, true, false, false], true));
+    for id in &ids[..5] {
+        keep.hold(None, Some(&record(*id, None)));
+    }
+    assert_eq!((keep.waiting.len(), keep.left_out.len(), keep.warned_left_out), (3, 2, true));
 
-    // The disk is back: it takes the waiting saves and new ones.
+    // The disk is back: it takes the waiting saves and new ones, except those that build on a dropped one.
     std::fs::rename(&away, &root).unwrap();
     keep.writer.save(Save::default());
     while !keep.waiting.is_empty() {
@@ -41,17 +43,19 @@ fn a_disk_that_takes_nothing_has_so_much_to_wait_for_it_and_the_rest_is_not_kept
     }
     // The next failure is reported again.
     assert_eq!((keep.waiting_bytes(), keep.warned_left_out), (0, false));
-    assert!(keep.hold(None, None));
+    keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
+    assert!(keep.left_out.contains(&ids[5]));
+    keep.hold(None, None);
     keep.close().unwrap();
     drop(store);
     let store = open();
     let kept: Vec<bool> = ids.iter().map(|id| store.message(*id).is_ok()).collect();
-    assert_eq!(kept, [true, true, true, false, false]);
+    assert_eq!(kept, [true, true, true, false, false, false]);
     assert_eq!(store.sessions(SessionFilter::Live, usize::MAX).unwrap().len(), 4);
 }
 
 #[test]
-fn what_waits_is_bounded_in_bytes_as_well() {
+fn what_waits_is_bounded_in_bytes_as_well_and_what_was_left_out_is_known_for_a_while() {
     let dir = tempfile::tempdir().unwrap();
     let (root, away) = (dir.path().join("data"), dir.path().join("away"));
     let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
@@ -62,8 +66,12 @@ fn what_waits_is_bounded_in_bytes_as_well() {
     // Numbers need a database, so take them before it fails.
     store.new_message_id(None);
     std::fs::rename(&root, &away).unwrap();
-    assert!(answer(&mut keep) && keep.waiting_bytes() > 1);
-    assert!(!answer(&mut keep));
+    answer(&mut keep);
+    assert!(keep.waiting_bytes() > 1 && keep.left_out.is_empty());
+    for _ in 0..MOST_LEFT_OUT + 9 {
+        answer(&mut keep);
+    }
+    assert_eq!((keep.waiting.len(), keep.left_out.len()), (1, MOST_LEFT_OUT));
     std::fs::rename(&away, &root).unwrap();
 }
 

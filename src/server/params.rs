@@ -19,6 +19,8 @@ const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1 << 10;
 /// Bias that forbids a token, from OpenAI's API.
 const FORBIDDEN: f32 = -100.0;
+/// Each token of an answer is compared with the list.
+const MOST_ENTRIES: usize = 1_024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Params {
@@ -223,6 +225,11 @@ impl Limits {
             Some(_) => return Err(fields.wrong("logit_bias", "must be an object of token ids and numbers")),
         };
         let stop = fields.list("stop_token_ids")?.unwrap_or_default();
+        for (name, count) in [("logit_bias", given.len()), ("stop_token_ids", stop.len())] {
+            if count > MOST_ENTRIES {
+                return Err(fields.wrong(name, format!("has more than {MOST_ENTRIES} entries")));
+            }
+        }
         let stop = token_list(shared, &stop, "stop_token_ids")?;
         let mut bias = HashMap::new();
         for (token, value) in given {

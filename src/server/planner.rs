@@ -105,7 +105,8 @@ fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
     if let Some(tokens) = &prompt.tokens {
         let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
         let prompt = tokens.get(from..).unwrap_or_default().to_vec();
-        return Ok(vec![Step::new(prompt, (base.text_bytes(), rendered.text.len()), SegmentKind::Turn)]);
+        let (text_start, text_end) = (base.text_bytes(), rendered.text.len());
+        return Ok(vec![Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None }]);
     }
     let most = usize::try_from(limit).unwrap_or(usize::MAX);
     let halt = Halt { stop: &|| wanted.cancel.is_cancelled(), most };

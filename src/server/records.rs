@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Choice, Refusal, Result, Sent, Status, Turn, Usage, locked, own_data};
-use crate::core::transcript::{Finish, MessageId};
+use crate::core::transcript::{Finish, MessageId, SessionId};
 use crate::store::{Change, Save, SessionFilter, Store, StoreError, Writer};
 use crate::text::ChatRole;
 
@@ -100,10 +100,10 @@ impl Records {
         number.filter(|n| !locked(&self.deleted).contains(n)).ok_or_else(|| unknown(id, field))
     }
 
-    /// Whether a session of the store ends with an answer; a deleted one stays without it while others build on it.
-    fn has_session(&self, message: MessageId) -> Result<bool, StoreError> {
+    /// The session of the store that ends with an answer; a deleted answer stays without one while others build on it.
+    fn holder(&self, message: MessageId) -> Result<Option<SessionId>, StoreError> {
         let all = self.store.sessions(SessionFilter::Live, usize::MAX)?;
-        Ok(all.iter().any(|s| s.head == Some(message)))
+        Ok(all.iter().find(|s| s.head == Some(message)).map(|s| s.id))
     }
 
     /// An answer, in memory or in the store, deleted or not.
@@ -119,7 +119,7 @@ impl Records {
     pub(super) fn get(&self, id: &str, field: &str) -> Result<Record> {
         let message = self.number(id, field)?;
         let record = self.record(message).map_err(internal)?.ok_or_else(|| unknown(id, field))?;
-        if record.sent.is_none() && !self.has_session(message).map_err(internal)? {
+        if record.sent.is_none() && self.holder(message).map_err(internal)?.is_none() {
             return Err(unknown(id, field));
         }
         Ok(record)
@@ -155,6 +155,10 @@ impl Records {
     pub(super) fn delete(&self, id: &str) -> Result<()> {
         let head = self.get(id, "response_id")?.message;
         locked(&self.deleted).insert(head);
+        if let Some(holder) = self.holder(head).map_err(internal)? {
+            return self.store.delete(holder).map_err(internal);
+        }
+        // Its row is still on its way to the disk.
         let save = Save { changes: vec![Change::Trash(head)], images: Vec::new() };
         if let Some(writer) = self.writer.upgrade() {
             writer.save(save);

@@ -9,7 +9,7 @@ use super::commit::NewDocument;
 use super::database::Store;
 use super::error::Result;
 use super::query;
-use super::recorded::RESTORABLE;
+use super::recorded::KEPT;
 use super::segment::SegmentId;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub struct DocumentRecord {
     pub text_bytes: u64,
 }
 
-/// Columns of [`record`] before [`RESTORABLE`]. The bytes are those from the document's end back to its prefix.
+/// Columns of [`record`] before [`KEPT`]. The bytes are those from the document's end back to its prefix.
 const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.lines, d.used_ms, s.fingerprint,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
@@ -57,7 +57,7 @@ impl Store {
     pub fn documents(&self) -> Result<Vec<DocumentRecord>> {
         self.read(|db| {
             let sql = format!(
-                "SELECT {COLUMNS}, {RESTORABLE} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC"
+                "SELECT {COLUMNS}, {KEPT} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC"
             );
             query::rows(db, &sql, [], record)
         })

@@ -23,15 +23,6 @@ pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
     UNION SELECT p.id, p.parent, p.rows_root IS NULL FROM up CROSS JOIN segment p ON p.id = up.parent)
   SELECT 1 FROM up WHERE lost))";
 
-/// Whether a document that ends in segment `s` can be restored: all rows up to its end are kept, and a state at its end
-/// or before, from which the rest is read again.
-pub(super) const RESTORABLE: &str = "(
-  WITH RECURSIVE up(id, parent, has_rows, has_end) AS (
-    SELECT s.id, s.parent, s.rows_root IS NOT NULL, s.end_root IS NOT NULL
-    UNION SELECT p.id, p.parent, p.rows_root IS NOT NULL, p.end_root IS NOT NULL
-      FROM up CROSS JOIN segment p ON p.id = up.parent)
-  SELECT min(has_rows) AND max(has_end) FROM up)";
-
 /// Reads a segment. A changed row is an error: a segment's name is a hash of its tokens.
 pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let stored = |kept: usize| -> rusqlite::Result<Stored> {

@@ -11,7 +11,7 @@ use super::database::{Store, lock};
 use super::error::{Result, StoreError, is_damage};
 use super::format::{self, Fault, FileKind, OpenFile};
 use super::query;
-use super::recorded::{RESTORABLE, SEGMENT, forget, segment_row};
+use super::recorded::{KEPT, SEGMENT, forget, segment_row};
 use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in};
 use super::summary::refresh_session;
 use crate::core::transcript::SessionId;
@@ -118,10 +118,10 @@ impl Store {
         found.first().map_or(Ok(None), |id| self.segment(id))
     }
 
-    /// Whether the state up to the end of a document's segment is `RESTORABLE`, and the bytes of its own on disk;
-    /// `None` for a segment that was never recorded. Does not read its tokens.
+    /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk; `None` for a segment
+    /// that was never recorded. Does not read its tokens.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
-        let sql = format!("SELECT {RESTORABLE}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
+        let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
         self.read(|db| query::row(db, &sql, [id.0], |r| Ok((r.get(0)?, r.get(1)?))))
     }
 

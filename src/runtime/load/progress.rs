@@ -101,7 +101,7 @@ impl Verb {
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {
                 self.move_head(message.parent)?;
-                self.info(format!("Nothing of {name} was read; it is left out."));
+                self.info(format!("The state does not reach {name}; it is left out."));
             } else {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {

@@ -51,8 +51,7 @@ impl State {
 
     pub fn finish(mut self: Box<State>) {
         self.engine.shutdown();
-        let drafts: Vec<String> = self.drafts.homeless().collect();
-        for text in drafts {
+        for text in std::mem::take(&mut self.drafts.homeless).into_values() {
             self.remember_draft(&text);
         }
         self.activity(Activity::Busy { what: "saving".into() });

@@ -188,10 +188,10 @@ impl Request {
         let slot = slots.at(self.at);
         slot.kept &= self.ask.keep;
         let tip = slot.engine.live.head().filter(|_| self.ask.keep);
-        let is_new = named.is_some() || (self.grown && tip.is_some());
-        // Answers that the disk is too slow for cannot be named: what builds on one could not be kept either.
-        let is_held = shared.is_damaged() || (is_new && keep.hold(tip, named.as_ref()));
-        if let Some(record) = named.filter(|_| is_held) {
+        if !shared.is_damaged() && (named.is_some() || (self.grown && tip.is_some())) {
+            keep.hold(tip, named.as_ref());
+        }
+        if let Some(record) = named {
             shared.records.add(record);
         }
     }
@@ -229,7 +229,7 @@ impl Request {
         self.again = match &error {
             _ if tokens > 0 => None,
             RuntimeError::Engine(EngineFault::RowsLost(rows)) => Some(Some(rows.clone())),
-            RuntimeError::Engine(EngineFault::Device(_)) if !restoring => None,
+            RuntimeError::Engine(EngineFault::Device(_)) if !self.release_idle() && !restoring => None,
             error => error.is_of_the_slot().then_some(None),
         };
         match error {
@@ -240,6 +240,18 @@ impl Request {
             RuntimeError::Stopped => Refusal::gone(),
             error => Refusal::internal(error.to_string()),
         }
+    }
+
+    /// Frees the memory of idle slots; true if there was any.
+    fn release_idle(&mut self) -> bool {
+        let Worker { engine, slots, .. } = &mut *self.worker;
+        let idle = slots.idle();
+        for at in &idle {
+            let slot = &mut slots.at(*at).engine;
+            slot.made(Path::default());
+            let _ = engine.send(Command::Release { sequence: slot.sequence });
+        }
+        !idle.is_empty()
     }
 
     /// Empties a slot with unknown or unwanted state.

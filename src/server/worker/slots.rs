@@ -103,6 +103,11 @@ impl Slots {
         self.slots.iter().filter(|l| l.is_idle() && !l.is_empty()).map(|l| l.engine.live.clone()).collect()
     }
 
+    pub(super) fn idle(&self) -> Vec<usize> {
+        let idle = self.slots.iter().enumerate().filter(|(_, l)| l.is_idle() && !l.is_empty());
+        idle.map(|(at, _)| at).collect()
+    }
+
     /// The slot for a request that begins with `base`: the idle one with exactly that state. Without one, and if the
     /// state can be restored: the one that shares more of it than it would lose, else an empty one, else the least
     /// recently used.
@@ -187,6 +192,7 @@ mod tests {
         assert_eq!(slots.place_for(&path(&[rules, &[4; 3]]), true), Some(2));
         assert_eq!(slots.place_for(&path(&[&[7; 4]]), true), Some(3));
         assert_eq!(slots.place_for(&Path::default(), true), Some(3));
+        assert_eq!(slots.idle(), [0, 1, 2]);
         let full = self::slots(&[long.clone(), path(&[&[9; 5]])]);
         assert_eq!(full.place_for(&path(&[rules, &[4; 3]]), true), Some(0));
         assert_eq!(full.place_for(&path(&[&[7; 4]]), true), Some(0));

@@ -87,34 +87,6 @@ fn an_edit_reads_its_difference_and_not_the_folder() {
 }
 
 #[test]
-fn a_folder_keeps_few_states_and_an_edit_late_in_it_reads_little_again() {
-    // As on every CPU; two of the files are longer.
-    const APART: usize = 2_048;
-    let dir = dir();
-    let setup = || Setup { piece: APART, context_limit: 1_000_000, load: any_load(), ..Setup::default() };
-    let mut t = followed(dir.path(), 40, setup());
-    t.sync();
-    t.on_disk();
-    let (all, _) = t.work();
-    t.send(Request::Library(LibraryAction::List));
-    let rows =
-        t.wait("the library", |n| if let Notice::Documents { rows, .. } = n { Some(rows.clone()) } else { None });
-    assert_eq!((rows.len(), rows.iter().filter(|row| row.kept).count()), (40, 40));
-    t.quit();
-    let names = std::fs::read_dir(dir.path().join("data/segments")).unwrap().map(|entry| entry.unwrap().path());
-    let states = names.filter(|name| name.extension().is_some_and(|end| end == "end")).count();
-    assert!((2..=21).contains(&states), "{states} states of 40 files");
-    // Another session reads on from the last state before the edit.
-    edit(dir.path(), "35.txt", "Line 3 of", "Line three of");
-    let mut t = Chat::new(dir.path(), setup());
-    follow(&mut t);
-    t.sync();
-    let (read, _) = t.work();
-    assert!(read > all / 20 && read <= all / 8 + APART + 100, "{read} of {all} tokens are read again");
-    t.quit();
-}
-
-#[test]
 fn files_are_deleted_moved_emptied_and_grow() {
     let dir = dir();
     let mut t = followed(dir.path(), 6, Setup::default());
