@@ -146,7 +146,7 @@ fn a_restarted_and_stopped_load_keeps_what_it_reads_now() {
     let home = tempfile::tempdir().unwrap();
     let (mut chat, question_id, here) = stopped_again(home.path());
     chat.send(Request::Choose { question: question_id, key: '\x1b' });
-    chat.note_with("does not reach 2.txt; it is left out.");
+    chat.note_with("2.txt; it is left out.");
     // It was stopped: what the state has not got is read with the next question.
     chat.note_with("Continuing from there reads ");
     chat.sync();
