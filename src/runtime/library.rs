@@ -314,20 +314,24 @@ const AFTER: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 /// # Errors
 /// The store cannot be read.
 pub fn text_as_read(store: &Store, renderer: &Renderer, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
-    let d = &record.document;
-    let is_it = |text: &str| text_hash(text) == d.hash;
-    if let Some(id) = store.message_ending(&d.segment)? {
-        let message = store.message(id)?;
-        if is_it(&message.text) {
-            return Ok(Some(message.text));
-        }
+    if let Some(text) = text_of_a_session(store, record)? {
+        return Ok(Some(text));
     }
-    let path = match store.load_path(&d.segment) {
-        Ok(segments) => Path::new(segments),
-        Err(StoreError::NoSegment { .. }) => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    let spelled = segments::document_text(renderer, &path, d.prefix, &d.name).unwrap_or_default();
+    let spelled = text_decoded(store, renderer, record)?.unwrap_or_default();
+    let is_it = |text: &String| text_hash(text) == record.document.hash;
     let mut edges = BEFORE.iter().flat_map(|before| AFTER.iter().map(move |after| (before, after)));
-    Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(|text| is_it(text))))
+    Ok(edges.find_map(|(before, after)| Some(format!("{before}{spelled}{after}")).filter(is_it)))
+}
+
+pub fn text_of_a_session(store: &Store, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
+    let d = &record.document;
+    let Some(id) = store.message_ending(&d.segment)? else { return Ok(None) };
+    Ok(Some(store.message(id)?.text).filter(|text| text_hash(text) == d.hash))
+}
+
+/// The text as it can be decoded from the tokens: without the line ends around it.
+pub fn text_decoded(store: &Store, renderer: &Renderer, record: &DocumentRecord) -> Result<Option<String>, StoreError> {
+    let d = &record.document;
+    let Some(segments) = StoreError::if_known(store.load_path(&d.segment))? else { return Ok(None) };
+    Ok(segments::document_text(renderer, &Path::new(segments), d.prefix, &d.name))
 }

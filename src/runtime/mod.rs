@@ -103,7 +103,7 @@ pub(crate) use error::{Done, RuntimeError};
 use execute::per_second;
 use executor::{PrefillStats, Sink, ToAnswer, Written};
 use fan_out::{Branch, Fan, Grown};
-pub use library::{removed, text_as_read};
+pub use library::{removed, text_as_read, text_decoded, text_of_a_session};
 pub use link::EngineChannels;
 use link::{Engine, Last, Slot};
 use opened::Opened;

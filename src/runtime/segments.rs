@@ -19,12 +19,6 @@ pub struct Step {
     pub message: Option<MessageId>,
 }
 
-impl Step {
-    pub fn new(prompt: Vec<Token>, (text_start, text_end): (usize, usize), kind: SegmentKind) -> Step {
-        Step { prompt, text_start, text_end, kind, message: None }
-    }
-}
-
 pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
     TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }

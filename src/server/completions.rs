@@ -1,5 +1,6 @@
 //! `POST /v1/completions`: the model continues a text, without a template.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -190,11 +191,11 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
     let answers = given.into_iter().enumerate().map(|(at, (prompt, text))| async move {
         // The first prompt takes the request's place in the queue.
         let most = if at == 0 { shared.options.serve.queue } else { usize::MAX };
-        Ok((text, collect(submit(shared, prompt, params.clone(), None, most)?).await?))
+        Ok((at, (text, collect(submit(shared, prompt, params.clone(), None, most)?).await?)))
     });
-    let running = stream::iter(answers).buffered(shared.options.serve.side_by_side);
+    let running = stream::iter(answers).buffer_unordered(shared.options.serve.side_by_side);
     let (mut choices, mut all) = (Vec::new(), Usage::default());
-    for (text, collected) in running.try_collect::<Vec<_>>().await? {
+    for (text, collected) in running.try_collect::<BTreeMap<_, _>>().await?.into_values() {
         form.begin(text);
         all.add(&collected.usage);
         form.add_choices(&collected, &mut choices);

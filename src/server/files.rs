@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Conversation, Fields, Refusal, Result, Shared, Turn, blocking, model, object, own_data};
 use crate::runtime::render::safe_name;
-use crate::runtime::text_as_read;
+use crate::runtime::{text_decoded, text_of_a_session};
 use crate::store::{DocumentRecord, StoreError};
 use crate::text::{ChatMessage, ChatRole};
 
@@ -72,8 +72,11 @@ pub(super) fn described(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
 /// The two turns that show a document to the model.
 fn turns(shared: &Shared, record: &DocumentRecord, field: &str) -> Result<[Turn; 2]> {
     let name = &record.document.name;
-    let library = shared.options.library.as_deref();
-    let text = library.map(|library| text_as_read(library, &shared.renderer, record)).transpose().map_err(internal)?;
+    let read = |library| match text_of_a_session(library, record)? {
+        Some(text) => Ok(Some(text)),
+        None => text_decoded(library, &shared.renderer, record),
+    };
+    let text = shared.options.library.as_deref().map(read).transpose().map_err(internal)?;
     let Some(text) = text.flatten() else {
         let message = format!("what was read of {name} is not kept any more; load it again");
         return Err(Refusal::new(404, "file_not_found", message).about(field));

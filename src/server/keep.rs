@@ -203,7 +203,7 @@ impl Keep {
         if self.writer.flush(until) {
             tidy(&self.store);
         }
-        // No request is left that could delete an answer.
+        // A request that is deleting an answer this moment holds the writer, which then ends by itself.
         let closed = Arc::into_inner(self.writer).map_or(Ok(None), |writer| writer.close(until));
         if let Some(why) = closed? {
             tracing::warn!("not all state of requests is kept: {why}");

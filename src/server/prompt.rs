@@ -215,7 +215,8 @@ impl Conversation {
     fn messages(&self, renderer: &Renderer, turns: &[Turn], marked: &[usize]) -> Value {
         let message = |(i, turn): (usize, &Turn)| {
             let text = renderer.safe(&turn.text);
-            let content = Renderer::marked(&text).filter(|_| marked.contains(&i)).unwrap_or_else(|| text.into_owned());
+            let content = marked.contains(&i).then(|| Renderer::marked(&text)).flatten();
+            let content = content.unwrap_or_else(|| text.into_owned());
             let content = ChatMessage::answer(&renderer.safe(&turn.thinking), &content).content;
             let mut message = json!({ "role": turn.role, "content": content });
             if !turn.calls.is_empty() {

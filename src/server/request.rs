@@ -50,7 +50,7 @@ pub(super) async fn read<T: Send + 'static>(
 /// A path that reads a body and is answered at once.
 pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
     post(async move |State(shared): State<Arc<Shared>>, request: Request| {
-        self::read(&shared, request, read).await.map(|value| object(&value))
+        self::read(&shared, request, move |shared, fields| read(shared, fields).map(|value| object(&value))).await
     })
 }
 
@@ -61,7 +61,7 @@ pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Resul
         own_data()?;
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
-        blocking(move || look(&shared, &id, query)).await.map(|value| object(&value))
+        blocking(move || look(&shared, &id, query).map(|value| object(&value))).await
     })
 }
 

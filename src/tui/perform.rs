@@ -22,8 +22,7 @@ pub(super) fn submit(app: &mut App) {
         && let Ok(parsed) = commands::parse(&line, app.config.home.as_deref())
     {
         // Before the command runs: /quit keeps what the input holds.
-        app.open.composer.take();
-        app.open.composer.recall(&question);
+        app.open.composer.set(&question);
         app.history.push(&line);
         app.open.transcript.follow();
         return match waits(app, &parsed.outcome) {

@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{self, HINT_MS, failed, hint, note};
+use super::acts::{self, HINT_MS, end_hint, failed, hint, note};
 use super::mention::Lookup;
 use super::open::Session;
 use super::options::Depth;
@@ -165,12 +165,7 @@ fn frame(app: &mut App) {
 fn tick(app: &mut App) -> Redraw {
     drafts::rested(app);
     app.armed.take_if(|(_, until)| *until <= app.now);
-    if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= app.now) {
-        app.hint = None;
-        app.open.transcript.clear_remark();
-        return Redraw::Now;
-    }
-    Redraw::No
+    if end_hint(app, app.now) { Redraw::Now } else { Redraw::No }
 }
 
 /// Shown in the hint line and on the selected message, and in full if the transcript follows.

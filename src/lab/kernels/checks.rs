@@ -42,28 +42,29 @@ pub struct Checks<'a> {
 impl Checks<'_> {
     /// A check that holds or gives a reason why not.
     pub fn add(&mut self, name: impl Into<String>, check: impl FnOnce() -> anyhow::Result<()>) {
-        self.record(name.into(), None, || check().map(|()| None));
+        self.record(name.into(), || check().map(|()| None));
     }
 
     /// A check of a relative error; NaN is never within a budget.
     pub fn compare(&mut self, name: impl Into<String>, budget: f64, error: impl FnOnce() -> anyhow::Result<f64>) {
-        self.record(name.into(), Some(budget), || error().map(Some));
+        self.record(name.into(), || Ok(Some((error()?, budget))));
     }
 
-    fn record(&mut self, name: String, budget: Option<f64>, check: impl FnOnce() -> anyhow::Result<Option<f64>>) {
+    /// `check` gives an error and its budget, if it is about one.
+    fn record(&mut self, name: String, check: impl FnOnce() -> anyhow::Result<Option<(f64, f64)>>) {
         let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
             let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
             bail!("panicked: {}", text.unwrap_or_default())
         });
-        let (error, budget, message) = match (result, budget) {
-            (Ok(Some(error)), Some(most)) => {
+        let (error, budget, message) = match result {
+            Ok(Some((error, most))) => {
                 let missed = error.is_nan() || error > most;
                 let message = || format!("relative error {error:.3e}, at most {most:.1e} allowed");
-                (Some(error), budget, missed.then(message))
+                (Some(error), Some(most), missed.then(message))
             }
-            (Ok(_), _) => (None, None, None),
-            (Err(e), _) => (None, None, Some(format!("{e:#}"))),
+            Ok(None) => (None, None, None),
+            Err(e) => (None, None, Some(format!("{e:#}"))),
         };
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         self.list.push(Check { name, error, budget, ok: message.is_none(), message, ms });

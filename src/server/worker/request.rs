@@ -105,6 +105,7 @@ impl Request {
         begun.map_err(|e| Refusal::internal(format!("a request cannot be planned: {e}")))?;
         match self.wait(Wait::Event(id)).await? {
             Wake::Plan(plan) => Ok(plan),
+            Wake::Engine(EngineEvent::Failed { fault, .. }) => Err(Refusal::internal(fault.to_string())),
             Wake::Go | Wake::Engine(_) => Err(Refusal::internal(GONE)),
         }
     }
@@ -201,8 +202,8 @@ impl Request {
     async fn score(&mut self, plan: Plan, most: u8) -> Result<()> {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
-        let none = Step::new(Vec::new(), (0, 0), SegmentKind::Turn);
-        self.empty();
+        let none = Step { prompt: Vec::new(), text_start: 0, text_end: 0, kind: SegmentKind::Turn, message: None };
+        self.empty(self.at);
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;
         let stats = stats.map_err(|e| self.failed(e, false, 0))?;
@@ -225,7 +226,7 @@ impl Request {
 
     /// Empties the slot after a failure. Another plan may help before the first token.
     fn failed(&mut self, error: RuntimeError, restoring: bool, tokens: u64) -> Refusal {
-        self.empty();
+        self.empty(self.at);
         self.again = match &error {
             _ if tokens > 0 => None,
             RuntimeError::Engine(EngineFault::RowsLost(rows)) => Some(Some(rows.clone())),
@@ -244,19 +245,15 @@ impl Request {
 
     /// Frees the memory of idle slots; true if there was any.
     fn release_idle(&mut self) -> bool {
-        let Worker { engine, slots, .. } = &mut *self.worker;
-        let idle = slots.idle();
-        for at in &idle {
-            let slot = &mut slots.at(*at).engine;
-            slot.made(Path::default());
-            let _ = engine.send(Command::Release { sequence: slot.sequence });
-        }
+        let idle = self.worker.slots.idle();
+        idle.iter().for_each(|at| self.empty(*at));
         !idle.is_empty()
     }
 
     /// Empties a slot with unknown or unwanted state.
-    fn empty(&mut self) {
-        let (engine, slot) = self.parts();
+    fn empty(&mut self, at: usize) {
+        let Worker { engine, slots, .. } = &mut *self.worker;
+        let slot = &mut slots.at(at).engine;
         slot.made(Path::default());
         // If it fails, the engine is down, which the loop reports to all requests.
         let _ = engine.send(Command::Release { sequence: slot.sequence });

@@ -63,18 +63,16 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
     }
+    let mut bytes = Vec::new();
     // What a pipe holds is plain text.
     let (file, extension) = match is_pipe {
         true => (files::open_at_once(&found.path).map_err(io)?, String::new()),
         false => {
-            let extension = extension(&found.path.extension().unwrap_or_default().to_string_lossy());
-            (files::open(&found.path).map_err(io)?.0, extension)
+            let (file, _) = files::open(&found.path).map_err(io)?;
+            (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(io)?;
+            (file, extension(&found.path.extension().unwrap_or_default().to_string_lossy()))
         }
     };
-    let mut bytes = Vec::new();
-    if !is_pipe {
-        (&file).take(HEAD_BYTES).read_to_end(&mut bytes).map_err(io)?;
-    }
     let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(SourceError::NoPages(name()));

@@ -53,7 +53,7 @@ impl Inline {
             }
             return;
         }
-        // Entities can decode to control characters, so text is sanitized after parsing, too.
+        // After parsing, as entities can decode to control characters.
         let text = sanitize(text).replace('\t', "    ");
         let face = self.face(role);
         self.pieces.push(Piece { text, face, source });

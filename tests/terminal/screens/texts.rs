@@ -144,6 +144,11 @@ fn a_copied_message_is_marked_in_place() {
     assert!(head.contains("Copied 66 characters") && !head.contains("copy.txt"), "{screen}");
     s.wait(4_100);
     assert!(!s.screen().contains("Copied"));
+    // The next key ends the hint, and the remark with it.
+    s.event(Event::Copied(Ok("Copied 66 characters".into())));
+    assert!(s.screen().contains("Copied"));
+    s.press("ctrl-p");
+    assert!(!s.screen().contains("Copied"));
 }
 
 #[test]
