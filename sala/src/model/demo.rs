@@ -4,27 +4,27 @@
 use super::Result;
 use super::tensors::{Embedded, Tensors};
 
-pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
-pub const DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
+pub static DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
+pub static DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
 /// Includes the chat template.
-pub const DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenizer_config.json");
+pub static DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenizer_config.json");
 
 /// Sets greedy decoding, as the model card recommends.
-pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generation_config.json");
+pub static DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generation_config.json");
 
-pub const DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
+pub static DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
 
-pub(super) const WEIGHTS: [Embedded; 2] = [
+pub(super) static WEIGHTS: [Embedded; 2] = [
     ("demo/model-00001-of-00002.safetensors", include_bytes!("../../assets/demo/model-00001-of-00002.safetensors")),
     ("demo/model-00002-of-00002.safetensors", include_bytes!("../../assets/demo/model-00002-of-00002.safetensors")),
 ];
 
-const DRAFT_CONFIG: &str = include_str!("../../assets/demo/eagle3/config.json");
-const DRAFT_WEIGHTS: Embedded =
+static DRAFT_CONFIG: &str = include_str!("../../assets/demo/eagle3/config.json");
+static DRAFT_WEIGHTS: Embedded =
     ("demo/eagle3/model.safetensors", include_bytes!("../../assets/demo/eagle3/model.safetensors"));
 
 /// All files of a folder of the built-in model except `config.json` and weights: (path, contents).
-pub const DEMO_FILES: [(&str, &[u8]); 6] = [
+pub static DEMO_FILES: [(&str, &[u8]); 6] = [
     ("tokenizer.json", DEMO_TOKENIZER.as_bytes()),
     ("tokenizer_config.json", DEMO_TOKENIZER_CONFIG.as_bytes()),
     ("generation_config.json", DEMO_GENERATION_CONFIG.as_bytes()),
