@@ -51,7 +51,7 @@ fn rescued(root: &Path) -> Rescued {
     rescue(root).unwrap_or_else(|| panic!("{}: nothing is wrong", root.display()))
 }
 
-/// The damaged databases. A log goes with one that another process is looking at.
+/// The damaged databases. If another process is reading one, its log is moved too.
 fn set_aside(root: &Path) -> Vec<PathBuf> {
     let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     let damaged = |path: &PathBuf| path.to_str().unwrap().contains("sala.db.damaged-");
