@@ -36,11 +36,11 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
                 n => format!(" Your text up to #{n} is saved."),
             };
             let resume = match note.session.as_str() {
-                "" => "sala-chat -c".to_owned(),
-                name => format!("sala-chat -r {}", shell_word(name)),
+                "" => String::new(),
+                name => format!(" Resume: sala-chat -r {}.", shell_word(name)),
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
+            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved}{resume}{report}")));
         }
     }));
 }

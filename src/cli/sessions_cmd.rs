@@ -15,7 +15,6 @@ use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::tui::cells::{ellipsis, fit, width as cells};
-use crate::tui::entry::grouped;
 
 const COLUMNS: usize = 54;
 const HITS: usize = 200;
@@ -50,12 +49,9 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().zip(&names).map(|(r, name)| {
-        // No model has read an imported session.
-        let tokens = if r.tokens == 0 { "-".to_owned() } else { grouped(r.tokens) };
         let size = r.bytes.map_or(String::new(), bytes);
-        let messages = r.counted();
-        let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(name, columns, Clean::line(&r.title).as_str())
+        let (messages, tokens) = (r.counted(), r.read());
+        line(name, [&messages, &tokens, &r.state, &size, &when(r.updated_ms)], Clean::line(&r.title).as_str())
     }));
     lines
 }
