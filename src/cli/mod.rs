@@ -44,6 +44,7 @@ pub mod term;
 mod themes;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -78,7 +79,7 @@ impl Context {
     }
 
     pub fn shows_progress(&self) -> bool {
-        !self.quiet && out::is_watched()
+        !self.quiet && std::io::stderr().is_terminal()
     }
 
     pub fn note(&self, text: &str) {
@@ -200,7 +201,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let named = cli.global.data_dir.is_some();
+    let named = arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--data-dir"));
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(

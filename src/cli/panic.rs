@@ -65,6 +65,22 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "a child of a_panic_outside_a_chat_names_no_session"]
+    fn child_without_a_session() {
+        install(Guard::default(), Arc::default(), None);
+        panic!("a command fails");
+    }
+
+    #[test]
+    fn a_panic_outside_a_chat_names_no_session() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = "cli::panic::tests::child_without_a_session";
+        let output = command.args(["--ignored", "--exact", child, "--nocapture"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("sala-chat crashed.\n"), "{text}");
+    }
+
+    #[test]
     fn modes_are_reset_after_a_panic() {
         let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, ..PtySize::default() }).unwrap();
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());

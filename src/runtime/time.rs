@@ -119,7 +119,10 @@ impl Verb {
                     let names: Vec<&str> = self.here.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    return refused(format!("No mark \"{name}\".{} There are: {there}. /timeline goes to any message.", meant(&name, names)));
+                    return refused(format!(
+                        "No mark \"{name}\".{} There are: {there}. /timeline goes to any message.",
+                        meant(&name, names)
+                    ));
                 };
                 self.go_to(id, &format!("At \"{name}\",")).await
             }

@@ -153,11 +153,11 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             }
         };
         gathered.skipped.extend(skipped);
-        let mut is_known = false;
+        let mut accounted = found.iter().any(|found| found.named);
         for found in found {
             // A file is read once, however its path is written.
             if !seen.insert(std::fs::canonicalize(&found.path).unwrap_or_else(|_| found.path.clone())) {
-                is_known = true;
+                accounted = true;
                 continue;
             }
             match read(&found, options, cancel) {
@@ -172,7 +172,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                 Err(error) => gathered.skip(&found.shown, error, options.partly || !found.named)?,
             }
         }
-        if gathered.documents.len() == before && !is_known {
+        if gathered.documents.len() == before && !accounted {
             empty.push(path.clone());
         }
     }
