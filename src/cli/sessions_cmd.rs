@@ -9,7 +9,7 @@ use super::args::{ExportArgs, LsArgs};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
-use crate::core::{bytes, counted};
+use crate::core::{bytes, counted, grouped};
 use crate::runtime::protocol::{ExportFormat, SearchRow, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
@@ -254,8 +254,8 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
                 "replay_tokens": written.replay_tokens
             })
         };
-        let text =
-            || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
+        let (size, tokens) = (bytes(written.bytes), grouped(written.state_tokens));
+        let text = || format!("{file} written, {size}, with the state of {tokens} tokens.");
         return context.result(json, text);
     }
     let format = match args.format {
