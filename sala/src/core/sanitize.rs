@@ -135,8 +135,8 @@ pub fn command_word(text: &str) -> String {
 
 /// Escapes foreign text for a place inside our Markdown, such as a table cell or a heading. `\(` would be mathematics.
 pub fn in_markdown(text: &str) -> String {
-    let written = |c: char| if c.is_ascii_punctuation() { format!("&#{};", u32::from(c)) } else { c.to_string() };
-    text.chars().map(written).collect()
+    let written = |c: char| c.is_ascii_punctuation().then_some('\\').into_iter().chain([c]);
+    text.chars().flat_map(written).collect::<String>().replace("\\(", "&#40;").replace("\\[", "&#91;")
 }
 
 #[cfg(test)]
@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn marks_of_others_are_none_of_ours() {
-        assert_eq!(in_markdown("a|b *c* (d) é"), "a&#124;b &#42;c&#42; &#40;d&#41; é");
+        assert_eq!(in_markdown("a|b *c* __d__ é"), "a\\|b \\*c\\* \\_\\_d\\_\\_ é");
+        assert_eq!(in_markdown("(a) [b]"), "&#40;a\\) &#91;b\\]");
     }
 
     #[test]
