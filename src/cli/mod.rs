@@ -44,6 +44,7 @@ pub mod term;
 mod themes;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -78,7 +79,7 @@ impl Context {
     }
 
     pub fn shows_progress(&self) -> bool {
-        !self.quiet && out::is_watched()
+        !self.quiet && std::io::stderr().is_terminal()
     }
 
     pub fn note(&self, text: &str) {
@@ -200,6 +201,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
+    let named = arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--data-dir"));
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(
@@ -213,8 +215,12 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // Read-only commands create no data directory.
-    let logged = !task.only_looks() || context.dirs.data.exists();
-    let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
+    let is_there = !task.only_looks() || context.dirs.data.exists();
+    if named && !is_there && !json {
+        let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
+        return Err(Failure::new(Exit::Failure, why).hint("--data-dir names another folder"));
+    }
+    let _log = is_there.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
     panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
     dispatch(&context, task, laboratory)

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use super::args::SessionChoice;
-use super::failure::RUNTIME_ENDED;
 use super::open::{self, Opened};
 use super::signals::Ending;
 use super::{Context, Exit, Failure, out};
@@ -61,7 +60,8 @@ pub(super) fn attend(
         }
     }
     if !opened.ended() {
-        failed.get_or_insert_with(|| Failure::new(Exit::Failure, RUNTIME_ENDED));
+        let why = "the runtime ended unexpectedly. What it saved is kept; run the command again";
+        failed.get_or_insert_with(|| Failure::new(Exit::Failure, why));
     }
     Ok(Attended { signal: ending.signal(), failed, unsaved })
 }

@@ -10,10 +10,6 @@ pub(super) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-pub(super) fn is_watched() -> bool {
-    io::stderr().is_terminal()
-}
-
 fn write(pieces: &[&[u8]]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     pieces.iter().try_for_each(|piece| out.write_all(piece))?;

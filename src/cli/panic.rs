@@ -36,11 +36,11 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
                 n => format!(" Your text up to #{n} is saved."),
             };
             let resume = match note.session.as_str() {
-                "" => "sala-chat -c".to_owned(),
-                name => format!("sala-chat -r {}", shell_word(name)),
+                "" => String::new(),
+                name => format!(" Resume: sala-chat -r {}.", shell_word(name)),
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
+            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved}{resume}{report}")));
         }
     }));
 }
@@ -62,6 +62,22 @@ mod tests {
         install(guard.clone(), Arc::new(Mutex::new(note)), Some(std::thread::current().id()));
         guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true }).unwrap();
         panic!("{}", "text of the user");
+    }
+
+    #[test]
+    #[ignore = "a child of a_panic_outside_a_chat_names_no_session"]
+    fn child_without_a_session() {
+        install(Guard::default(), Arc::default(), None);
+        panic!("a command fails");
+    }
+
+    #[test]
+    fn a_panic_outside_a_chat_names_no_session() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = "cli::panic::tests::child_without_a_session";
+        let output = command.args(["--ignored", "--exact", child, "--nocapture"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("sala-chat crashed.\n"), "{text}");
     }
 
     #[test]

@@ -343,7 +343,7 @@ impl Loop {
     }
 
     fn frame(&mut self) -> io::Result<()> {
-        let wanted = self.app.take_redraw().max(self.wanted);
+        let wanted = std::mem::take(&mut self.app.redraw).max(self.wanted);
         self.wanted = wanted;
         self.pending_frame = None;
         let distance = match wanted {

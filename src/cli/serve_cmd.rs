@@ -76,7 +76,7 @@ pub(super) fn malformed(text: &str) -> Option<String> {
     match port {
         Some(Ok(_)) => None,
         Some(Err(_)) => Some("a port is a whole number from 0 to 65535 (ADDR:PORT is needed)".to_owned()),
-        None => Some("ADDR:PORT is needed, as 127.0.0.1:8080".to_owned()),
+        None => Some(format!("ADDR:PORT is needed, as 127.0.0.1:{}", text.parse::<u16>().unwrap_or(8080))),
     }
 }
 

@@ -9,13 +9,12 @@ use super::args::{ExportArgs, LsArgs};
 use super::columns::{line_cells, name_column, when};
 use super::{Context, Exit, Failure, open, out};
 use crate::core::sanitize::{Clean, shell_word};
-use crate::core::{bytes, counted};
+use crate::core::{bytes, counted, grouped};
 use crate::runtime::protocol::{ExportFormat, SearchRow, SessionRow};
 use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::tui::cells::{ellipsis, fit, width as cells};
-use crate::tui::entry::grouped;
 
 const COLUMNS: usize = 54;
 const HITS: usize = 200;
@@ -50,12 +49,9 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().zip(&names).map(|(r, name)| {
-        // No model has read an imported session.
-        let tokens = if r.tokens == 0 { "-".to_owned() } else { grouped(r.tokens) };
         let size = r.bytes.map_or(String::new(), bytes);
-        let messages = r.counted();
-        let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(name, columns, Clean::line(&r.title).as_str())
+        let (messages, tokens) = (r.counted(), r.read());
+        line(name, [&messages, &tokens, &r.state, &size, &when(r.updated_ms)], Clean::line(&r.title).as_str())
     }));
     lines
 }
@@ -258,8 +254,8 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
                 "replay_tokens": written.replay_tokens
             })
         };
-        let text =
-            || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
+        let (size, tokens) = (bytes(written.bytes), grouped(written.state_tokens));
+        let text = || format!("{file} written, {size}, with the state of {tokens} tokens.");
         return context.result(json, text);
     }
     let format = match args.format {

@@ -128,6 +128,7 @@ impl Verb {
             };
             let (offer, planned) = match planned {
                 Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(messages)?, None),
+                Err(RuntimeError::Stopped) => return Err(self.nothing_loaded()),
                 Err(e) => return Err(e),
                 Ok((rendered, plan)) => {
                     let items = items(messages, &rendered, &plan)?;
@@ -149,9 +150,15 @@ impl Verb {
     }
 
     /// Reads the documents of a plan. Plans the rest again after lost state, or when the user continues after a stop.
-    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, mut plan: Plan) -> Done {
+    async fn read_load(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
+        let mut plan = Ok(plan);
         loop {
-            let lost = match self.read_documents(load, rendered, plan).await {
+            let read = match plan {
+                Ok(plan) => self.read_documents(load, rendered, plan).await,
+                Err(e) => Err(e),
+            };
+            let stopped = matches!(read, Err(RuntimeError::Stopped));
+            let lost = match read {
                 Ok(true) => {
                     self.say_loaded(load);
                     self.show_session();
@@ -163,16 +170,16 @@ impl Verb {
                     if !self.load_stopped(load, rendered).await? {
                         return Ok(());
                     }
-                    plan = self.planned(rendered, State::plan).await?;
-                    continue;
+                    None
                 }
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => Some(lost),
                 Err(e) => return Err(e),
             };
-            plan = self.planned(rendered, State::plan).await?;
-            match lost {
-                Some(lost) => self.read_lost_again(&lost, &plan),
-                None => self.say_reading_again(&plan),
+            plan = self.planned(rendered, State::plan).await;
+            match (&plan, lost) {
+                (Ok(plan), Some(lost)) => self.read_lost_again(&lost, plan),
+                (Ok(plan), None) if !stopped => self.say_reading_again(plan),
+                _ => {}
             }
         }
     }

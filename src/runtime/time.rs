@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
+use super::execute::THIS_CONVERSATION;
 use super::{Attendance, Done, Form, Notice, RuntimeError, State, Verb, grouped, refused};
 use crate::config::commands::line_of;
 use crate::core::counted;
@@ -118,7 +119,10 @@ impl Verb {
                     let names: Vec<&str> = self.here.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    return refused(format!("No mark \"{name}\".{} There are: {there}.", meant(&name, names)));
+                    return refused(format!(
+                        "No mark \"{name}\".{} There are: {there}. /timeline goes to any message.",
+                        meant(&name, names)
+                    ));
                 };
                 self.go_to(id, &format!("At \"{name}\",")).await
             }
@@ -152,7 +156,8 @@ impl Verb {
             return Ok(());
         }
         self.engine_ready().await?;
-        let tokens = self.here.slot.live.position();
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        let tokens = self.planned(&rendered, State::plan).await?.total();
         let question = format!(
             "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
             grouped(tokens),

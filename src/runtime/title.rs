@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, first_words, refused};
+use super::{Attendance, Branch, Done, Form, Last, Notice, Path, Session, State, Verb, first_words};
 use crate::config::settings::ThinkMode;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
@@ -73,9 +73,6 @@ impl State {
 
     pub fn title(&mut self, text: String) -> Done {
         let title = first_words(&text, LONGEST_TYPED);
-        if title.is_empty() {
-            return refused("/title TEXT needs a title.");
-        }
         self.here.may_write()?;
         self.info(format!("Title: {title}. /rename changes the name it is resumed by."));
         self.has_title(title, TitleBy::Person);

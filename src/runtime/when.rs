@@ -24,9 +24,6 @@ struct Place {
 
 impl Verb {
     pub async fn when(&mut self, question: String) -> Done {
-        if question.trim().is_empty() {
-            return refused("/when QUESTION asks along the longest document of this conversation.");
-        }
         self.engine_ready().await?;
         self.keeps_state("/when")?;
         // State of a document that was just read may not be on disk yet.

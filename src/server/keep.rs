@@ -285,7 +285,7 @@ pub fn open_cache(folder: &Path, limits: &Limits) -> Result<(Arc<Store>, Option<
     let why = match open() {
         Ok(store) => match (store.access(), store.damage().filter(|why| why.contains("is damaged"))) {
             (_, Some(why)) => why,
-            (Access::ReadOnly { why }, None) if store.is_broken() => why.clone(),
+            (Access::ReadOnly { why }, None) if store.broken => why.clone(),
             _ => return Ok((store, None)),
         },
         Err(e) if e.is_full() || !is_ours(folder) => return Err(e),

@@ -99,7 +99,7 @@ fn check(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(axum::http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("nothing");
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
-        return unsupported(&format!("the body must be application/json, it is {kind}"));
+        return unsupported(&format!("the body must be application/json, it is {kind}: set the header content-type"));
     }
     match headers.get(axum::http::header::CONTENT_ENCODING) {
         Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"identity") => {

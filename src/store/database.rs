@@ -93,7 +93,8 @@ pub struct Store {
     /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
     pub(super) present: Option<File>,
     pub(super) copy: Option<super::scratch::Scratch>,
-    pub(super) broken: bool,
+    /// It is read-only because of the folder itself: damage or permissions, not a full disk or a newer program.
+    pub broken: bool,
 }
 
 /// Uses of state that the database does not have yet.
@@ -130,11 +131,6 @@ impl Store {
 
     pub fn access(&self) -> &Access {
         &self.access
-    }
-
-    /// Whether it is read-only because of the folder itself: damage or permissions, not a full disk or a newer program.
-    pub fn is_broken(&self) -> bool {
-        self.broken
     }
 
     pub fn notes(&self) -> &[String] {

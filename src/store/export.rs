@@ -223,10 +223,17 @@ pub(super) fn remove_unfinished(layout: &Layout, disk: &dyn Disk) {
     }
 }
 
-/// Damaged settings are exported as raw text.
+/// Damaged settings are exported as raw text. Earlier versions kept 0.7 as 0.699999988079071, the digits of an `f32`.
 fn settings_json(kept: String) -> serde_json::Value {
     match serde_json::from_str(&kept) {
-        Ok(settings @ serde_json::Value::Object(_)) => settings,
+        Ok(serde_json::Value::Object(mut settings)) => {
+            let sampling = settings.get_mut("sampling").and_then(serde_json::Value::as_object_mut);
+            for value in sampling.into_iter().flat_map(|s| s.values_mut()).filter(|v| v.is_f64()) {
+                let shortest = value.as_f64().and_then(|long| (long as f32).to_string().parse::<f64>().ok());
+                *value = shortest.into();
+            }
+            settings.into()
+        }
         Ok(_) | Err(_) => serde_json::Value::String(kept),
     }
 }

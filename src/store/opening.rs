@@ -194,7 +194,7 @@ impl Place {
         let target = elsewhere.path().join("sala.db");
         directory::make_database(&target).map_err(StoreError::io("make", &target))?;
         schema::open_writable(&target)?;
-        self.reading(format!("{} does not exist: nothing is kept there.", self.layout.root.display()), elsewhere)
+        Ok(Store { notes: Vec::new(), ..self.reading("nothing is kept there yet".to_owned(), elsewhere)? })
     }
 
     fn salvaged(&self, e: &StoreError) -> Result<Store> {

@@ -43,6 +43,8 @@ pub struct SourceOptions {
     pub force: bool,
     /// Advice for a named file that is not text; not every front end offers [`SourceOptions::force`].
     pub not_text: &'static str,
+    /// Skips named files that cannot be read, as long as others can.
+    pub partly: bool,
     /// Pages of a PDF, from 1, inclusive.
     pub pages: Option<(u32, u32)>,
     /// Program and first arguments that accept `__document-text FILE`; normally this program.
@@ -62,6 +64,7 @@ impl SourceOptions {
             converters: config.converters.iter().map(|(of, line)| (extension(of), line.clone())).collect(),
             force: false,
             not_text: "Convert it to text first.",
+            partly: false,
             pages: None,
             reader: super::this_program(),
             convert_time: Duration::from_secs(120),
@@ -104,6 +107,19 @@ pub struct Gathered {
     pub skipped: Vec<Skipped>,
 }
 
+impl Gathered {
+    fn skip(&mut self, name: &str, error: SourceError, may_skip: bool) -> Result<(), SourceError> {
+        if !may_skip || matches!(error, SourceError::Cancelled) {
+            return Err(error);
+        }
+        // Without the name, and without the fate of a load of this file alone.
+        let reason = error.to_string().replace(" Nothing was loaded.", "").replace(&format!("file: {name}."), "file.");
+        let reason = reason.strip_prefix(&format!("{name}: ")).unwrap_or(&reason).to_owned();
+        self.skipped.push(Skipped { name: name.to_owned(), reason });
+        Ok(())
+    }
+}
+
 impl Document {
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
         refuse_nothing(name, text)?;
@@ -129,13 +145,19 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             continue;
         }
         let before = gathered.documents.len();
-        let Files { found, skipped, .. } = find(std::slice::from_ref(path), options, cancel)?;
+        let Files { found, skipped, .. } = match find(std::slice::from_ref(path), options, cancel) {
+            Ok(files) => files,
+            Err(error) => {
+                gathered.skip(path, error, options.partly)?;
+                continue;
+            }
+        };
         gathered.skipped.extend(skipped);
-        let mut is_known = false;
+        let mut accounted = found.iter().any(|found| found.named);
         for found in found {
             // A file is read once, however its path is written.
             if !seen.insert(std::fs::canonicalize(&found.path).unwrap_or_else(|_| found.path.clone())) {
-                is_known = true;
+                accounted = true;
                 continue;
             }
             match read(&found, options, cancel) {
@@ -147,18 +169,15 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                     }
                     gathered.documents.push(document);
                 }
-                Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
-                Err(error) if found.named => return Err(error),
-                Err(error) => {
-                    let reason = error.to_string();
-                    let reason = reason.strip_prefix(&format!("{}: ", found.name)).unwrap_or(&reason).to_owned();
-                    gathered.skipped.push(Skipped { name: found.name, reason });
-                }
+                Err(error) => gathered.skip(&found.shown, error, options.partly || !found.named)?,
             }
         }
-        if gathered.documents.len() == before && !is_known {
+        if gathered.documents.len() == before && !accounted {
             empty.push(path.clone());
         }
+    }
+    if gathered.documents.is_empty() && options.partly {
+        return gather(paths, &SourceOptions { partly: false, ..options.clone() }, cancel);
     }
     if gathered.documents.is_empty() && !empty.is_empty() {
         return Err(SourceError::EmptyFolder { name: empty.join(", "), skipped: gathered.skipped });

@@ -153,16 +153,6 @@ impl Splitter {
         (self.in_thought, self.begun, self.may_open) = (in_thought, false, false);
     }
 
-    fn open(&mut self, delta: &mut Delta) {
-        self.flush(delta);
-        self.begin(true);
-    }
-
-    fn close(&mut self, delta: &mut Delta) {
-        self.finish(delta);
-        self.begin(false);
-    }
-
     /// The answer is complete: releases the text held back.
     fn finish(&mut self, delta: &mut Delta) {
         if self.in_thought {
@@ -218,8 +208,14 @@ impl StreamDecoder {
                     self.characters.edge(&mut text);
                     self.splitter.push(&text, &mut delta);
                     match literal.as_str() {
-                        OPEN if !self.raw => self.splitter.open(&mut delta),
-                        CLOSE if !self.raw => self.splitter.close(&mut delta),
+                        OPEN if !self.raw => {
+                            self.splitter.flush(&mut delta);
+                            self.splitter.begin(true);
+                        }
+                        CLOSE if !self.raw => {
+                            self.splitter.finish(&mut delta);
+                            self.splitter.begin(false);
+                        }
                         _ => {}
                     }
                 }

@@ -293,6 +293,9 @@ mod tests {
     fn equations_are_read_and_prices_and_code_stay() {
         assert_eq!(show("so $x^2 \\le y$ holds", 60), "so x² ≤ y holds\n");
         assert_eq!(show("so \\(x^2\\) and `\\(a\\)`", 60), "so x² and \\(a\\)\n");
+        // Foreign text in ours has none.
+        let foreign = "not found (libcuda.so.1), [x](y) $z$ \\(x^2\\) 1) 2.";
+        assert_eq!(show(&crate::core::sanitize::in_markdown(foreign), 60), format!("{foreign}\n"));
         assert_eq!(show("Then\n\\[ \\frac{a}{2} \\]\nfollows.", 60), "Then\n  a/2\nfollows.\n");
         assert_eq!(show("from $5-$6, or $10 to $20", 60), "from $5-$6, or $10 to $20\n");
         assert_eq!(show("$\\begin{x}$", 60), "$\\begin{x}$\n");

@@ -144,7 +144,7 @@ pub struct App {
     aside_dismissed: bool,
     /// The aside runs in parallel with other work and is stopped separately.
     aside_apart: bool,
-    redraw: Redraw,
+    pub redraw: Redraw,
     /// The time of the event that is applied.
     now: u64,
     effects: Vec<Effect>,
@@ -200,10 +200,6 @@ impl App {
 
     fn is_armed(&self, what: Armed) -> bool {
         self.armed.is_some_and(|(armed, until)| armed == what && self.now < until)
-    }
-
-    pub fn take_redraw(&mut self) -> Redraw {
-        std::mem::take(&mut self.redraw)
     }
 
     /// Time of the next [`Event::Tick`]; `None` if nothing is pending, so that an idle program sleeps.

@@ -28,7 +28,7 @@ pub enum Scroll {
 
 #[derive(Debug, Default)]
 pub struct Transcript {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     scroll: Scroll,
     /// The last entry at the time when the view stopped following, and its end.
     frozen: (usize, (Part, usize)),
@@ -139,10 +139,6 @@ impl Transcript {
         let (notes, rest) = std::mem::take(&mut self.entries).into_iter().partition(of);
         self.entries = rest;
         notes
-    }
-
-    pub(super) fn append_notes(&mut self, mut notes: Vec<Entry>) {
-        self.entries.append(&mut notes);
     }
 
     fn id_at(&self, entry: usize) -> Option<MessageId> {

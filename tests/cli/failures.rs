@@ -190,9 +190,19 @@ fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
         let output = home.run(&[&["--data-dir", "a/b"], command].concat());
         assert!(matches!(output.status.code(), Some(0 | 1)), "{command:?}: {}", err(&output));
         assert!(err(&output).contains("a/b does not exist: nothing is kept there."), "{command:?}: {}", err(&output));
+        // That line alone.
+        assert_eq!((out(&output), err(&output).lines().count()), ("", 1), "{command:?}: {}", err(&output));
         assert!(!home.0.path().join("a").exists(), "{command:?}");
     }
-    assert_eq!(out(&home.run(&["--data-dir", "a/b", "ls"])), "No sessions yet. sala-chat starts one.\n");
+    // The usual folder is made when something is to be kept.
+    let fresh = home.run(&["ls"]);
+    assert_eq!((out(&fresh), err(&fresh)), ("No sessions yet. sala-chat starts one.\n", ""));
+    assert_eq!(out(&home.run(&["--data-dir", "a/b", "ls", "--json"])), "[]\n");
+    for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["-p", "hi"]] {
+        let output = home.run(&[&["--demo", "--data-dir", "/proc/none"], command].concat());
+        assert_eq!(output.status.code(), Some(74));
+        assert!(err(&output).contains("; choose another with --data-dir"), "{command:?}: {}", err(&output));
+    }
 }
 
 #[test]

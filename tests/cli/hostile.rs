@@ -315,6 +315,7 @@ fn no_document_breaks_the_reader() {
         converters: BTreeMap::new(),
         force: false,
         not_text: "",
+        partly: false,
         pages: None,
         reader: vec![OsString::from(PROGRAM)],
         convert_time: PATIENCE,

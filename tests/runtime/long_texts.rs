@@ -70,6 +70,7 @@ fn a_stop_is_heard_while_a_text_is_tokenized() {
     t.send(Request::Docs);
     let begun = Instant::now();
     t.send(Request::Stop);
+    t.note_with("Stopped: nothing was loaded.");
     t.idle();
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     t.wait("the documents", |n| matches!(n, Notice::Documents { rows, .. } if rows.is_empty()).then_some(()));

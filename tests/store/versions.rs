@@ -5,7 +5,8 @@ use crate::store_support;
 use std::path::Path;
 
 use sala_chat::core::transcript::Role;
-use sala_chat::store::{Access, RealDisk, SegmentId, SessionFilter, Store, Watch};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{Access, Overwrite, RealDisk, Scope, SegmentId, SessionFilter, Store, Watch};
 use store_support::*;
 
 /// A data directory, the fingerprint of its state, and the answers that its model gave.
@@ -112,6 +113,13 @@ fn old_directories_keep_texts_and_state_and_migrate_once() {
                 store.read_rows(&segment.id).unwrap();
             }
         }
+        // An `f32` of an old session is exported as it was set.
+        let lamp = open(dir.path(), RealDisk).session_named("what-is-a-lamp").unwrap().id;
+        let exported = dir.path().join("lamp.json");
+        let (json, all) = (ExportFormat::Json, Scope::Tree);
+        open(dir.path(), RealDisk).export_to(lamp, json, all, &exported, Overwrite::No, &Watch::NONE).unwrap();
+        let exported: serde_json::Value = serde_json::from_slice(&std::fs::read(&exported).unwrap()).unwrap();
+        assert_eq!(exported["settings"]["sampling"]["top_p"].to_string(), "0.95");
         // State without a file is named, and nothing else is wrong.
         let store = open(dir.path(), RealDisk);
         let checked = store.check().unwrap();

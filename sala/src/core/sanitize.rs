@@ -133,10 +133,10 @@ pub fn command_word(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Escapes foreign text for a place inside our Markdown, such as a table cell or a heading.
+/// Escapes foreign text for a place inside our Markdown, such as a table cell or a heading. `\(` would be mathematics.
 pub fn in_markdown(text: &str) -> String {
     let written = |c: char| c.is_ascii_punctuation().then_some('\\').into_iter().chain([c]);
-    text.chars().flat_map(written).collect()
+    text.chars().flat_map(written).collect::<String>().replace("\\(", "&#40;").replace("\\[", "&#91;")
 }
 
 #[cfg(test)]
@@ -147,6 +147,7 @@ mod tests {
     #[test]
     fn marks_of_others_are_none_of_ours() {
         assert_eq!(in_markdown("a|b *c* __d__ é"), "a\\|b \\*c\\* \\_\\_d\\_\\_ é");
+        assert_eq!(in_markdown("(a) [b]"), "&#40;a\\) &#91;b\\]");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// Address and port instead of serve.listen; port 0 picks a free one
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, alias = "port", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
     /// File with the key that clients must send, instead of serve.key_file; created if missing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

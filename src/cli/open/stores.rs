@@ -106,7 +106,7 @@ fn requests(context: &Context) -> (PathBuf, Limits) {
 
 fn requests_to_write(context: &Context) -> Result<(PathBuf, Limits), Failure> {
     let data = &context.dirs.data;
-    dirs::make_private(data).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", data.display())))?;
+    dirs::make_private(data).map_err(|source| StoreError::NoFolder { path: data.clone(), source })?;
     Ok(requests(context))
 }
 

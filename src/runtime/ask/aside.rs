@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{
-    Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped, refused,
-};
+use super::super::{Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::Ended;
@@ -41,9 +39,6 @@ impl Sink<Verb> for AsideAnswer {
 
 impl Verb {
     pub async fn aside(&mut self, question: String) -> Done {
-        if question.trim().is_empty() {
-            return refused("/aside QUESTION asks without keeping question or answer.");
-        }
         self.answer_aside(&question, Shown::Yes).await.map(|_| ())
     }
 

@@ -39,10 +39,6 @@ impl Open {
     fn is_long_enough(&self) -> bool {
         self.characters >= LEAST_CHARACTERS
     }
-
-    fn is_sentence(&self) -> bool {
-        self.is_long_enough() && self.marked
-    }
 }
 
 #[derive(Debug)]
@@ -72,10 +68,11 @@ impl Sentences {
         self.read = old;
         let before = text.get(self.from..old).unwrap_or("");
         let space = text.get(old..).is_some_and(|new| new.starts_with(char::is_whitespace));
-        let line_over = before.ends_with('\n') && self.open.is_long_enough();
+        let line_over = before.ends_with('\n');
         // Scripts without spaces have no white space after the mark.
         let wide = self.open.last.is_some_and(|c| WIDE_MARKS.contains(&c)) && old < text.len();
-        if line_over || (self.open.is_sentence() && (space || before.ends_with(char::is_whitespace) || wide)) {
+        let sentence_over = self.open.marked && (space || before.ends_with(char::is_whitespace) || wide);
+        if self.open.is_long_enough() && (line_over || sentence_over) {
             self.close(old);
         }
         let Some(looked) = looked else { return };

@@ -138,7 +138,7 @@ impl Verb {
             let rows: Vec<String> = rows.collect();
             return self.say(match rows.is_empty() {
                 true => "No question is watched. /watch QUESTION answers one after each change.".to_owned(),
-                false => format!("Watched: {}. /watch off N ends one.", rows.join("; ")),
+                false => format!("Watched: {} (/watch off N ends one)", rows.join("; ")),
             });
         };
         self.here.may_write()?;

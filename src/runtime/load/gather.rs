@@ -23,6 +23,7 @@ impl Verb {
             (how.force, how.pages) = (options.force, options.pages);
             if self.attendance == Attendance::Present {
                 how.not_text = "/load --force loads it as Latin-1.";
+                how.partly = paths.len() > 1;
             }
             let files = paths.clone();
             let failed = "Reading the files failed unexpectedly. Nothing was loaded.";
@@ -44,11 +45,16 @@ impl Verb {
 impl State {
     pub fn gathered<T>(&self, paths: &[String], files: Result<T, SourceError>) -> Done<T> {
         files.map_err(|e| match e {
-            SourceError::Cancelled => RuntimeError::Stopped,
+            SourceError::Cancelled => self.nothing_loaded(),
             e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
             e @ (SourceError::NoMatch(_) | SourceError::WebAddress) => RuntimeError::NotThere(e.to_string()),
             e => RuntimeError::Refused(e.to_string()),
         })
+    }
+
+    pub(super) fn nothing_loaded(&self) -> RuntimeError {
+        self.info("Stopped: nothing was loaded.");
+        RuntimeError::Stopped
     }
 
     fn or_session(&self, paths: &[String], error: String) -> String {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::core::Exit;
 use crate::core::transcript::{Finish, Message, MessageId, Passage, SessionSizes};
+use crate::core::{Exit, grouped};
 use crate::engine::protocol::{ModelInfo, SpecStats};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -121,6 +121,11 @@ impl SessionRow {
             0 => self.messages.to_string(),
             undone => format!("0 of {undone}"),
         }
+    }
+
+    /// Its tokens, for a column; `-` if no model has read it.
+    pub fn read(&self) -> String {
+        if self.tokens == 0 { "-".to_owned() } else { grouped(self.tokens) }
     }
 }
 

@@ -76,25 +76,15 @@ pub fn title_of(message: &Message) -> String {
 
 /// The text on one line, cut at a word end to at most `width` characters, with control characters escaped.
 pub fn first_words(text: &str, width: usize) -> String {
-    let mut out = String::new();
-    let mut used = 0;
-    for word in text.split_whitespace().map(sanitize_line) {
-        let len = word.chars().count();
-        if used > 0 && used + 1 + len > width {
-            return out;
+    let mut words = text.split_whitespace().map(sanitize_line);
+    let mut out = words.next().unwrap_or_default().into_owned();
+    for word in words {
+        if out.chars().count() + 1 + word.chars().count() > width {
+            break;
         }
-        if used > 0 {
-            out.push(' ');
-            used += 1;
-        }
-        if len > width {
-            out.extend(word.chars().take(width));
-            return out;
-        }
-        out.push_str(&word);
-        used += len;
+        out = format!("{out} {word}");
     }
-    out
+    out.chars().take(width).collect()
 }
 
 #[cfg(test)]

@@ -101,11 +101,10 @@ impl Looker {
         let (mut found, mut folders, mut note) = (Vec::new(), Vec::new(), None);
         for path in &self.paths {
             match find(std::slice::from_ref(path), &self.options, cancel) {
-                Ok(files) if files.found.is_empty() && self.seen.keys().any(|seen| seen.starts_with(path)) => {
-                    note = Some(format!("{path} has no files any more: what was read of it stays as it is."));
-                    folders.extend(files.folders);
-                }
                 Ok(files) => {
+                    if files.found.is_empty() && self.seen.keys().any(|seen| seen.starts_with(path)) {
+                        note = Some(format!("{path} has no files any more: what was read of it stays as it is."));
+                    }
                     found.extend(files.found);
                     folders.extend(files.folders);
                 }

@@ -54,7 +54,7 @@ fn folders_are_sorted_and_leave_out_what_is_hidden_ignored_or_binary() {
     assert_eq!(names(&g), ["d/a.txt", "d/b.md", "d/sub/c.txt"]);
     let skipped: Vec<String> = g.skipped.iter().map(|s| format!("{} {}", s.name, s.reason)).collect();
     assert_eq!(skipped[0], "d/pic.png not text (NUL at byte 4). Convert it to text first.");
-    assert_eq!(skipped[1], "d/void.txt the file is empty. Nothing was loaded.");
+    assert_eq!(skipped[1], "d/void.txt the file is empty.");
     assert_eq!(names(&f.gather(&["d/sub/c.txt", "d/*.md", "d/**/a*"]).unwrap()), ["c.txt", "d/b.md", "d/a.txt"]);
     assert_eq!(f.error("d/*.rs"), "No file matches d/*.rs");
 }
@@ -269,4 +269,25 @@ fn a_file_is_read_once_however_its_path_is_written() {
     let g = f.gather(&["a.txt", "./a.txt", "d/../a.txt", whole.to_str().unwrap(), "link.txt", "d", "d/b.txt"]).unwrap();
     assert_eq!(names(&g), ["a.txt", "d/b.txt"]);
     assert!(g.skipped.is_empty());
+}
+
+#[test]
+fn where_others_can_be_read_a_named_file_that_cannot_is_skipped() {
+    let f = Folder::new(&[("a.txt", b"a"), ("notes.txt", b"n"), ("dump.bin", b"bytes\0"), ("void.txt", b"")]);
+    let partly = SourceOptions { partly: true, ..f.options() };
+    let g = f.gather_with(&["note.txt", "a.txt", "dump.bin", "void.txt", "x*"], &partly).unwrap();
+    assert_eq!(names(&g), ["a.txt"]);
+    let skipped: Vec<String> = g.skipped.iter().map(|s| format!("{}: {}", s.name, s.reason)).collect();
+    assert_eq!(
+        skipped,
+        [
+            "note.txt: No such file. Similar: ./notes.txt",
+            "dump.bin: not text (NUL at byte 5). Convert it to text first.",
+            "void.txt: the file is empty.",
+            "x*: No file matches x*",
+        ]
+    );
+    // Where nothing is left, the first problem is the error.
+    let nothing = f.gather_with(&["zzz.txt", "void.txt"], &partly).unwrap_err().to_string();
+    assert_eq!(nothing, "No such file: zzz.txt.");
 }

@@ -68,10 +68,7 @@ pub(super) fn failure(error: &Error) -> TextError {
     let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let what = written.map_or_else(own, ToString::to_string);
     let what = error.line().map_or(what.clone(), |line| format!("{what} (line {line})"));
-    let recursion = error.detail().is_some_and(|detail| detail.contains("recursion limit"));
-    match error.kind() {
-        ErrorKind::OutOfFuel | ErrorKind::WriteFailure => TextError::Exhausted(what),
-        _ if recursion => TextError::Exhausted(what),
-        _ => TextError::Template(what),
-    }
+    let exhausted = matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
+        || error.detail().is_some_and(|detail| detail.contains("recursion limit"));
+    if exhausted { TextError::Exhausted(what) } else { TextError::Template(what) }
 }

@@ -29,11 +29,8 @@ impl ChatMessage {
 
     /// An answer from its parts in a transcript.
     pub fn answer(thinking: &str, text: &str) -> ChatMessage {
-        if thinking.is_empty() {
-            ChatMessage::new(ChatRole::Assistant, text)
-        } else {
-            ChatMessage::new(ChatRole::Assistant, thoughts::whole(thinking, text))
-        }
+        let content = if thinking.is_empty() { text.to_owned() } else { thoughts::whole(thinking, text) };
+        ChatMessage::new(ChatRole::Assistant, content)
     }
 
     /// Beginning and end of a document's turn.

@@ -101,7 +101,7 @@ fn filled(cells: usize, mut left: Vec<Span>, text: &str, face: impl Into<Face>, 
 
 fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let size = r.bytes.map_or(String::new(), bytes);
-    let tokens = grouped(r.tokens);
+    let tokens = r.read();
     let when = if r.updated_ms > 0 { date(r.updated_ms, app.config.utc_offset_min) } else { String::new() };
     let tail = if cells + 4 < usize::from(DATES) {
         tokens

@@ -171,7 +171,7 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
         false => here.composer.insert(typed.text()),
     }
     here.composer.clipboard = clipboard;
-    here.transcript.append_notes(notes);
+    here.transcript.entries.extend(notes);
     if let Some(refused) = here.refused.take() {
         here.composer.clipboard.cut = refused;
         offer(app, "A question was not asked here", Action::Yank, "brings it back", LONG_HINT_MS);

@@ -51,6 +51,7 @@ fn read_pdf(path: &Path, pages: Option<(u32, u32)>) -> Result<Gathered, SourceEr
         converters: BTreeMap::new(),
         force: false,
         not_text: "",
+        partly: false,
         pages,
         reader: vec![OsString::from(command::PROGRAM)],
         convert_time: Duration::from_secs(60),

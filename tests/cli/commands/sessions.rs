@@ -359,3 +359,15 @@ fn a_dry_run_names_what_would_go() {
     let after = home.run(&["prune", "--dry-run", "--all"]);
     assert!(out(&after).starts_with("Nothing would go.\n"), "{}", out(&after));
 }
+
+#[test]
+fn an_export_with_state_groups_the_digits_of_its_tokens() {
+    let home = Home::new();
+    home.write("long.txt", "The quick brown fox jumps over the lazy dog.\n".repeat(120));
+    let answer = home.run(&["--demo", "--device", "cpu", "--max-tokens", "4", "-f", "long.txt", "-p", "hi"]);
+    assert_eq!(answer.status.code(), Some(0), "{}", err(&answer));
+    let exported = home.run(&["export", "last", "long.sala", "--with-state"]);
+    let (_, tokens) = out(&exported).split_once("with the state of ").unwrap();
+    let (thousands, rest) = tokens.split_once(" tokens").unwrap().0.split_once(',').expect("more than 999");
+    assert!(!thousands.is_empty() && rest.len() == 3, "{tokens}");
+}

@@ -111,6 +111,27 @@ fn problems_with_files_of_a_folder_are_reported() {
     t.quit();
 }
 
+fn a_missing_file_does_not_keep_the_others_from_being_loaded() {
+    let dir = dir();
+    std::fs::write(dir.path().join("a.txt"), "A line.\n").unwrap();
+    let load = |paths: &[&str]| {
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        Request::Load { paths, options: LoadOptions::default() }
+    };
+    let mut t = Chat::new(dir.path(), Setup::default());
+    assert_eq!(t.note(load(&["zzz.txt", "yyy.txt"])), "No such file: zzz.txt.");
+    t.send(load(&["a.txt", "zzz.txt"]));
+    assert_eq!(t.note_with("zzz.txt"), "Skipped zzz.txt: No such file.");
+    t.note_with("Read a.txt: ");
+    assert_eq!(t.view().tree.documents.len(), 1);
+    t.quit();
+    // A script gets all or an error.
+    let mut t = Chat::new(dir.path(), Setup { attendance: Attendance::Absent, ..Setup::default() });
+    t.send(load(&["a.txt", "zzz.txt"]));
+    let exit = t.wait("the end", |n| if let Notice::Fatal { exit, .. } = n { Some(*exit) } else { None });
+    assert_eq!(exit, Exit::NoInput);
+}
+
 #[test]
 fn a_text_that_differs_from_its_tokens_is_not_loaded_by_name() {
     support::with_sentencepiece(|| {
@@ -317,6 +338,7 @@ with_both_tokenizers!(
     a_run_that_is_killed_while_a_cpu_reads_keeps_what_was_read,
     a_session_that_is_not_saved_uses_the_state_that_is_kept,
     problems_with_files_of_a_folder_are_reported,
+    a_missing_file_does_not_keep_the_others_from_being_loaded,
     a_load_of_many_files_rarely_sends_tree_and_session,
     the_same_document_in_another_session_is_found_and_not_read,
     a_document_of_the_library_is_loaded_by_name_without_reading,

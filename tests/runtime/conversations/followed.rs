@@ -355,7 +355,7 @@ fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     let answer = first.lines().nth(2).unwrap();
     assert!(second.contains(&format!("Before:\n\n{answer}")), "{second}");
     t.send(Request::Watch(None));
-    t.note_with("Watched: 1 What is the code?");
+    assert_eq!(t.note_with("Watched: "), "Watched: 1 What is the code? (/watch off N ends one)");
     // Neither question nor answer is in the conversation.
     assert!(t.seen.iter().all(|n| !matches!(n, Notice::Added(m) if m.role != Role::Document)));
     t.send(Request::WatchNothing(None));

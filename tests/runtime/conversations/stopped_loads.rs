@@ -63,6 +63,39 @@ fn stopped_load(dir: &std::path::Path) -> (Chat, u64) {
     (t, question)
 }
 
+fn a_stop_while_the_rest_of_a_load_is_planned_is_a_stop_of_the_load() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(40_000)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Chat::new(dir.path(), Setup { gate: Some(gate), context_limit: 1 << 40, ..Setup::default() });
+    for _ in 0..3 {
+        permit.send(()).unwrap();
+    }
+    let paths = vec!["long.txt".into()];
+    t.send(Request::Load { paths, options: LoadOptions { once: true, ..LoadOptions::default() } });
+    let (large, ..) = question(&mut t);
+    t.send(Request::Choose { question: large, key: '\n' });
+    t.wait("reading", |n| match n {
+        Notice::Activity(Activity::Reading(p)) if p.done >= 3 * 64 => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    let (first, text) = question(&mut t);
+    assert!(text.starts_with("Stopped at 192 of "), "{text}");
+    t.send(Request::Choose { question: first, key: '1' });
+    t.wait("tokenizing", |n| match n {
+        Notice::Activity(Activity::Busy { what }) if what == "tokenizing" => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    let (second, text) = question(&mut t);
+    assert!(text.starts_with("Stopped at 192 of "), "{text}");
+    drop(permit);
+    t.send(Request::Choose { question: second, key: '\x1b' });
+    t.note_with("Kept what was read");
+    t.sync();
+}
+
 fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
     let dir = dir();
     let (mut t, question) = stopped_load(dir.path());
@@ -284,6 +317,7 @@ with_both_tokenizers!(
     a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
     what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
+    a_stop_while_the_rest_of_a_load_is_planned_is_a_stop_of_the_load,
     a_part_left_unread_by_a_kill_is_marked_until_it_is_read,
     going_back_from_a_stopped_load_keeps_what_was_read,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,

@@ -100,3 +100,25 @@ fn a_stop_ends_the_wait_for_a_parking() {
     assert!(t.ask(QUESTIONS[1]).text.contains("42"));
     t.quit();
 }
+
+#[test]
+fn a_system_text_costs_the_same_before_and_after_parking() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = demo(dir.path(), Opening::New, None, SaveStates::Turn);
+    t.ask(QUESTIONS[0]);
+    let mut costs = Vec::new();
+    for _ in 0..2 {
+        t.send(Request::System(Some("Be brief.".into())));
+        let (question, text) = t.wait("the cost", |n| match n {
+            Notice::Question { id, text, .. } => Some((*id, text.clone())),
+            _ => None,
+        });
+        t.send(Request::Choose { question, key: '\x1b' });
+        t.sync();
+        costs.push(text.split(" tokens").next().unwrap().to_owned());
+        park(&mut t);
+        t.note(Request::Unpark);
+    }
+    assert_eq!(costs[0], costs[1]);
+    t.quit();
+}

@@ -96,6 +96,8 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
         ))
     };
     assert_eq!(post("", "{}").error().0, 415);
+    let form = post("content-type: application/x-www-form-urlencoded\r\n", "{}").json()["error"]["message"].to_string();
+    assert!(form.contains("x-www-form-urlencoded: set the header content-type"), "{form}");
     assert_eq!(post("content-type: text/plain\r\n", "{}").error().0, 415);
     let json = "content-type: application/json; charset=utf-8\r\n";
     assert_eq!(post(json, "{\"a\":").error().1, "invalid_json");

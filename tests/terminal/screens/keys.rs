@@ -283,6 +283,17 @@ fn an_undone_question_does_not_overwrite_a_draft() {
 }
 
 #[test]
+fn cutting_to_the_start_again_and_again_reaches_the_first_line() {
+    let mut s = open(80, 24);
+    s.type_text("one\ntwo\nthree").press("ctrl-u");
+    assert_eq!(s.app.open.composer.text(), "one\ntwo\n");
+    s.press("ctrl-u ctrl-u");
+    assert_eq!(s.app.open.composer.text(), "one\n");
+    s.press("ctrl-u ctrl-u ctrl-u");
+    assert_eq!(s.app.open.composer.text(), "");
+}
+
+#[test]
 fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/sea").press("enter");

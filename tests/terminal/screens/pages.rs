@@ -168,6 +168,14 @@ fn sessions_are_picked_and_filtered() {
 }
 
 #[test]
+fn an_imported_session_shows_that_no_model_has_read_it() {
+    let mut s = open(80, 24);
+    let row = SessionRow { tokens: 0, ..sessions().remove(2) };
+    s.notify(Notice::Sessions(vec![row]));
+    assert!(s.screen().contains(" 41         -  none "), "{}", s.screen());
+}
+
+#[test]
 fn search_results_and_documents() {
     let mut s = open(80, 24);
     let rows = vec![
