@@ -206,27 +206,47 @@ fn percents(tokens: &mut Vec<Token<'_>>) {
     for at in (0..tokens.len()).rev() {
         let sign = tokens.get(at).filter(|token| token.is("%") && !is_arithmetic(tokens.get(..at).unwrap_or_default()));
         let Some(end) = sign.and_then(|_| operand_end(tokens, at + 1)) else { continue };
-        tokens.insert(end + 1, Token { kind: Kind::Close, text: ")" });
+        tokens.insert(end, Token { kind: Kind::Close, text: ")" });
         let filter = [(Kind::Sign, "|"), (Kind::Word, PERCENT), (Kind::Open, "(")];
         tokens.splice(at..=at, filter.map(|(kind, text)| Token { kind, text }));
     }
 }
 
-/// Spells the operands of `~` as Python does, except results of arithmetic.
+/// Spells the operands of `~` as Python does. They reach to the next signs that bind no tighter.
 fn tildes(tokens: &mut Vec<Token<'_>>) {
-    let string = [Token { kind: Kind::Sign, text: "|" }, Token { kind: Kind::Word, text: "string" }];
-    for at in (0..tokens.len()).rev().filter(|at| *at > 0) {
-        if !tokens.get(at).is_some_and(|token| token.is("~")) {
-            continue;
+    let (mut ends, mut open) = (Vec::new(), vec![(0, false)]);
+    for (at, token) in tokens.iter().enumerate() {
+        if token.kind == Kind::Open {
+            open.push((at + 1, false));
+        } else if !is_tighter(tokens, at) {
+            let (from, is_second) = open.pop().unwrap_or_default();
+            if is_second || token.is("~") {
+                ends.push((from, Token { kind: Kind::Open, text: "(" }));
+                ends.push((at, Token { kind: Kind::Close, text: ")|string " }));
+            }
+            if token.kind != Kind::Close {
+                open.push((at + 1, token.is("~")));
+            }
         }
-        if let Some(end) = operand_end(tokens, at + 1)
-            && !tokens.iter().skip(end + 1).find(|token| token.kind != Kind::Space).is_some_and(is_product)
-        {
-            tokens.splice(end + 1..end + 1, string);
-        }
-        if !is_arithmetic(tokens.get(..at).unwrap_or_default()) {
-            tokens.splice(at..at, string);
-        }
+    }
+    ends.sort_by_key(|(at, _)| *at);
+    ends.into_iter().rev().for_each(|(at, token)| tokens.insert(at, token));
+}
+
+/// Whether a token outside of brackets belongs to an operand of `~`.
+fn is_tighter(tokens: &[Token<'_>], at: usize) -> bool {
+    let Some((before, [token, ..])) = tokens.split_at_checked(at) else { return false };
+    let mut before = before.iter().rev().filter(|token| token.kind != Kind::Space);
+    match (token.kind, token.text.trim()) {
+        (Kind::Close, _) => false,
+        (Kind::Space, text) => text.is_empty(),
+        // Of a number.
+        (Kind::Sign, "-" | "+") => before.next().is_none_or(|token| matches!(token.kind, Kind::Sign | Kind::Open)),
+        (Kind::Sign, text) => is_product(token) || matches!(text, "." | "|"),
+        // Of a test: `is not in`.
+        (Kind::Word, "not" | "in") => before.find(|token| !token.is("not")).is_some_and(|token| token.is("is")),
+        (Kind::Word, text) => !matches!(text, "and" | "or" | "if" | "elif" | "else" | "recursive"),
+        _ => true,
     }
 }
 
@@ -251,28 +271,17 @@ fn is_arithmetic(tokens: &[Token<'_>]) -> bool {
     false
 }
 
-/// Where the operand ends that begins at `start`, with its attributes, calls, subscripts and filters; `None` for a base of `**`.
-fn operand_end(tokens: &[Token<'_>], start: usize) -> Option<usize> {
-    let from = |at: usize| tokens.iter().enumerate().skip(at).find(|(_, token)| token.kind != Kind::Space);
-    let (mut at, mut token) = from(start)?;
-    while token.is("-") || token.is("+") {
-        (at, token) = from(at + 1)?;
-    }
-    match token.kind {
-        Kind::Open => at = closing(tokens, at)?,
-        Kind::Word | Kind::Number | Kind::Text => {}
-        Kind::Close | Kind::Sign | Kind::Space => return None,
-    }
-    while let Some((next, token)) = from(at + 1) {
-        match token.text.trim() {
-            _ if token.kind == Kind::Text => break,
-            "." | "|" => at = from(next + 1)?.0,
-            "(" | "[" => at = closing(tokens, next)?,
-            "**" => return None,
-            _ => break,
+/// Where the right operand of `%` ends; `None` for a base of `**`.
+fn operand_end(tokens: &[Token<'_>], mut at: usize) -> Option<usize> {
+    loop {
+        match tokens.get(at)? {
+            token if token.kind == Kind::Open => at = closing(tokens, at)?,
+            token if token.is("**") => return None,
+            token if is_product(token) || !is_tighter(tokens, at) => return Some(at),
+            _ => {}
         }
+        at += 1;
     }
-    Some(at)
 }
 
 /// The tag of a macro. The engine evaluates defaults before it knows earlier parameters: those that refer to one follow the tag.
