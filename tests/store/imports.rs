@@ -284,3 +284,19 @@ fn a_long_conversation_is_written_in_parts_and_appears_whole() {
     let left = |filter| other.sessions(filter, 10).unwrap().len();
     assert_eq!((left(SessionFilter::Live), left(SessionFilter::Trashed)), (1, 0));
 }
+
+#[test]
+fn odd_forms_of_chatgpt_lose_no_text() {
+    // Nodes in a list, children without parents, and texts beside the parts.
+    let nodes = r#"{"id": "r", "children": ["a"]},
+        {"id": "a", "children": ["b"], "message": {"author": "user", "content": "first"}},
+        {"id": "b", "children": ["c"], "message": {"author": {"role": "assistant"}, "content": {"content_type": "text", "text": "second"}}},
+        {"id": "c", "message": {"author": {"role": "user"}, "content": {"parts": "third"}}}"#;
+    let (told, messages) = imported(&format!(r#"[{{"title": "List", "mapping": [{nodes}]}}]"#));
+    let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+    assert_eq!((texts.as_slice(), told.left_out), (&["first", "second", "third"][..], LeftOut::default()));
+    // A conversation of a program that is not known is named.
+    let other = r#"{"name": "Elsewhere", "chat_messages": [{"text": "Hi"}]}"#;
+    let (told, _) = imported(&format!(r#"[{{"title": "List", "mapping": [{nodes}]}}, {other}]"#));
+    assert!(imported_line(&told).contains("\"Elsewhere\""), "{}", imported_line(&told));
+}

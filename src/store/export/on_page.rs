@@ -95,13 +95,13 @@ fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // An underlined heading may begin with `#` signs that were escaped before; some parsers keep those of the end after a
-    // tab.
-    let title = words.trim_matches('#').trim();
+    // Around it there may be signs that nobody sees, and those of a heading that were escaped before.
+    let title = words.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let name = title.trim_end_matches(|c: char| !c.is_alphanumeric());
     match level {
         HeadingLevel::H1 => title.starts_with("Branch after #"),
         HeadingLevel::H2 => {
-            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&title)
+            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&name)
         }
         _ => false,
     }
@@ -162,6 +162,8 @@ mod tests {
             ("Branch after #2\n===", "Branch after #2\n\\==="),
             ("## **You**", "\\## **You**"),
             ("##\tYou\t#", "\\##\tYou\t#"),
+            ("You\u{1c}\n-", "You\u{1c}\n\\-"),
+            ("## \u{200b}Document: a.txt", "\\## \u{200b}Document: a.txt"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
             ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
             // A line across the page follows it.

@@ -14,11 +14,11 @@ pub(super) fn parsed(json: &str) -> Value {
     serde_json::from_str(whole.as_deref().unwrap_or(json)).unwrap_or_default()
 }
 
-/// The items of a list, without a name, or of an object.
+/// The items of an object, or of a list, named by their ids.
 pub(super) fn items(json: &Value) -> Vec<(&str, &Value)> {
     match json {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.as_str(), value)).collect(),
-        Value::Array(items) => items.iter().map(|value| ("", value)).collect(),
+        Value::Array(items) => items.iter().map(|value| (value["id"].as_str().unwrap_or_default(), value)).collect(),
         _ => Vec::new(),
     }
 }
