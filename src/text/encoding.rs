@@ -15,19 +15,11 @@ pub struct Decoded {
 }
 
 /// A byte that text does not contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} at byte {offset}", if *byte == 0 { "NUL".to_owned() } else { format!("control byte 0x{byte:02X}") })]
 pub struct NotText {
     pub byte: u8,
     pub offset: usize,
-}
-
-impl std::fmt::Display for NotText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.byte {
-            0 => write!(f, "NUL at byte {}", self.offset),
-            byte => write!(f, "control byte 0x{byte:02X} at byte {}", self.offset),
-        }
-    }
 }
 
 /// Reads bytes as text. With `force`, bytes that are not text are read as Latin-1.
