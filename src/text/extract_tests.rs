@@ -318,6 +318,7 @@ fn a_mail_that_is_cut_off_keeps_its_text_and_other_mails_are_named() {
     assert_eq!(mail::text(cut.as_bytes()).unwrap(), "Subject: t\n\nthe beginning of\n");
     let coded = format!("{head}\r\nContent-Transfer-Encoding: base64\r\n\r\naGVsbG8gd29ybGQ=");
     assert_eq!(mail::text(coded.as_bytes()).unwrap(), "Subject: t\n\nhello world\n");
+    assert_eq!(mail::text(b"\r\nno head\r\n").unwrap().trim(), "no head");
     let inner = "Content-Type: message/rfc822\r\n\r\nSubject: Minutes\r\n\r\nWe met.";
     let data = "Content-Type: application/octet-stream\r\n\r\nx";
     let forwarded = format!("{head}\r\n\r\nSee below.\r\n--B\r\n{inner}\r\n--B\r\n{data}\r\n--B--\r\n");

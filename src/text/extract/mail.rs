@@ -7,7 +7,7 @@ use super::html;
 pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
     let parser = MessageParser::default();
     // The parser drops a last part without an end, as of a mail that is cut off.
-    let head = parser.parse_headers(bytes).ok_or("it holds no mail")?;
+    let head = parser.parse_headers(bytes).unwrap_or_default();
     let boundary = head.content_type().and_then(|kind| kind.attribute("boundary"));
     let end = boundary.map_or(String::new(), |boundary| format!("\n--{boundary}--\n"));
     let whole = [bytes, end.as_bytes()].concat();
