@@ -95,7 +95,7 @@ fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // Around it there may be signs that nobody sees, and those of a heading that were escaped before.
+    // Invisible characters may surround it, and the signs of a heading that were escaped before.
     let title = words.trim_start_matches(|c: char| !c.is_alphanumeric());
     let name = title.trim_end_matches(|c: char| !c.is_alphanumeric());
     match level {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::tree::{Content, Tree, Words};
-use super::values::{attached, code_block, items, parts, time_ms};
+use super::values::{attached, code_block, items, name, parts, time_ms};
 use crate::core::transcript::Role;
 use crate::store::arrival::LeftOut;
 use crate::store::export::SessionJson;
@@ -15,22 +15,23 @@ pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
     let nodes = items(&conversation["mapping"]);
     let mut above = HashMap::new();
-    for (name, node) in &nodes {
-        above.extend(items(&node["children"]).into_iter().filter_map(|(_, child)| Some((child.as_str()?, *name))));
+    for (id, node) in &nodes {
+        above.extend(items(&node["children"]).into_iter().filter_map(|(_, child)| Some((name(child)?, id.clone()))));
     }
-    for (name, node) in nodes {
+    for (id, node) in nodes {
         let content = content(&node["message"], &mut tree.left_out);
-        tree.put(name, node["parent"].as_str().or(above.get(name).copied()), content);
+        let parent = name(&node["parent"]).or_else(|| above.remove(&id));
+        tree.put(id, parent, content);
     }
     let title = conversation["title"].as_str().unwrap_or_default();
-    tree.conversation(title, conversation["current_node"].as_str())
+    tree.conversation(title, name(&conversation["current_node"]))
 }
 
 fn content(message: &Value, left_out: &mut LeftOut) -> Content {
     let content = &message["content"];
     let kind = content["content_type"].as_str().unwrap_or("text");
     let mut inside = LeftOut::default();
-    let shown = parts(if content.is_string() { content } else { &content["parts"] }, &mut inside);
+    let shown = parts(Some(&content["parts"]).filter(|list| list.is_array()).unwrap_or(content), &mut inside);
     let own = content["text"].as_str().unwrap_or_default();
     let says_something = !shown.is_empty() || !own.is_empty();
     let author = message["author"]["role"].as_str().or(message["author"].as_str());
@@ -56,7 +57,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
             return if text.is_empty() { Content::Nothing } else { Content::Thought(text) };
         }
         _ if !shown.is_empty() => shown,
-        "text" | "multimodal_text" => own.to_owned(),
+        "text" | "multimodal_text" if !content["parts"].is_string() => own.to_owned(),
         _ => {
             left_out.other += 1;
             String::new()
