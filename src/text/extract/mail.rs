@@ -7,8 +7,8 @@ use super::html;
 pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
     let parser = MessageParser::default();
     // The parser drops a last part without an end, as of a mail that is cut off.
-    let head = parser.parse_headers(bytes).unwrap_or_default();
-    let boundary = head.content_type().and_then(|kind| kind.attribute("boundary"));
+    let head = parser.parse_headers(bytes);
+    let boundary = head.as_ref().and_then(|head| head.content_type()?.attribute("boundary"));
     let end = boundary.map_or(String::new(), |boundary| format!("\n--{boundary}--\n"));
     let whole = [bytes, end.as_bytes()].concat();
     let mail = parser.parse(&whole).ok_or("it holds no mail")?;
