@@ -39,7 +39,7 @@ pub struct Template {
     switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
-    source: String,
+    pub source: String,
 }
 
 #[derive(Deserialize)]
@@ -93,10 +93,6 @@ impl Template {
             source: source.to_owned(),
         };
         Ok(Template { switch: template.finds_switch(), ..template })
-    }
-
-    pub fn source(&self) -> &str {
-        &self.source
     }
 
     pub fn thinking_switch(&self) -> ThinkingSwitch {
