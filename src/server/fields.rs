@@ -10,15 +10,17 @@ use super::{Refusal, Result, leave_out};
 use crate::text::near::nearest;
 
 /// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.
-const PROMISES: [&str; 15] = [
+const PROMISES: [&str; 17] = [
     "stop",
     "stop_sequences",
     "max_tokens",
     "max_completion_tokens",
     "max_output_tokens",
     "max_new_tokens",
+    "num_predict",
     "response_format",
     "output_format",
+    "format",
     "output_config",
     "structured_outputs",
     "json_schema",

@@ -140,7 +140,7 @@ async fn admitted(shared: &Shared, request: Request, connection: &Connection, fr
 }
 
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let (family, label) = (Family::of(request.uri().path()), label(&request).to_owned());
+    let (family, label) = (Family::of(request.uri().path(), request.headers()), label(&request).to_owned());
     let connection = request.extensions().get::<Arc<Connection>>().cloned().unwrap_or_default();
     connection.has_request.store(true, Ordering::Relaxed);
     let page = auth::allowed_page(&shared.options.serve.allowed_origins, request.headers());

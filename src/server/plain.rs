@@ -93,7 +93,7 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
         "eos_token": end,
         "pad_token": end,
         "model_max_length": limit,
-        "chat_template": text.template.source(),
+        "chat_template": text.template.source,
     }))
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -42,8 +42,9 @@ pub(super) enum Family {
 }
 
 impl Family {
-    pub(super) fn of(path: &str) -> Family {
-        if path.starts_with("/v1/messages") { Family::Anthropic } else { Family::OpenAi }
+    pub(super) fn of(path: &str, headers: &HeaderMap) -> Family {
+        let is_anthropic = path.starts_with("/v1/messages") || headers.contains_key("anthropic-version");
+        if is_anthropic { Family::Anthropic } else { Family::OpenAi }
     }
 }
 

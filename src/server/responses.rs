@@ -129,6 +129,8 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
     noted(&mut fields)?;
     include(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
+    fields.refuse("conversation", |_| false)?;
+    fields.refuse("prompt", |_| false)?;
     fields.refuse("top_logprobs", |v| v == 0)?;
     fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
     fields.done_for_answer()?;

@@ -239,6 +239,7 @@ fn file_id(fields: &mut Fields) -> Result<String> {
 fn file(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
     let name = fields.text("filename")?;
     fields.ignore(&["detail"]);
+    fields.refuse_because("file_url", "is not fetched: send file_data, or the file_id of a document", |_| false)?;
     let Some(data) = fields.text("file_data")? else {
         turn.files.push(file_id(fields)?);
         return Ok(());
@@ -326,6 +327,7 @@ fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<St
         SourceError::NoTextLayer { pages, .. } => {
             wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
         }
+        SourceError::NeedsConverter { .. } => wrong("is no PDF".to_owned()),
         SourceError::Io { reason, .. } => fault(reason),
         SourceError::Document { reason, cause: Cause::Start, .. } => fault(reason),
         SourceError::TooLarge { .. } | SourceError::Document { cause: Cause::Size, .. } => beyond(),

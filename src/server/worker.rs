@@ -41,12 +41,6 @@ enum Wait {
     Event(u64),
 }
 
-impl Default for Wait {
-    fn default() -> Wait {
-        Wait::Turn(Weak::new())
-    }
-}
-
 enum Wake {
     Go,
     Plan(Plan),
@@ -102,7 +96,7 @@ impl Worker {
             keep,
             planned,
             requests: Vec::new(),
-            wait: Wait::default(),
+            wait: Wait::Turn(Weak::new()),
             wake: None,
             slots: Slots::default(),
             baton: Baton::default(),
@@ -178,7 +172,7 @@ impl Worker {
         for ask in ask.each() {
             let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
             let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
-            self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
+            self.requests.push(Entry { cancel, wait: Wait::Turn(Weak::new()), wake: None, run });
         }
     }
 
@@ -213,7 +207,7 @@ impl Worker {
         let baton = self.baton.clone();
         let (mut worker, polled) = entry.run.poll(&baton, self);
         if polled.is_pending() {
-            entry.wait = std::mem::take(&mut worker.wait);
+            entry.wait = std::mem::replace(&mut worker.wait, Wait::Turn(Weak::new()));
             worker.requests.insert(at, entry);
         }
         worker

@@ -17,7 +17,7 @@ pub enum StoreError {
     #[error("cannot {action} {}: {}", path.display(), plain_words(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("session database: {}", one_line(.0))]
-    Database(rusqlite::Error),
+    Database(#[from] rusqlite::Error),
     #[error("disk full on {}: free some space, saving goes on by itself", path.display())]
     Full { path: PathBuf },
     #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
@@ -191,18 +191,10 @@ pub(super) fn is_full(e: &io::Error) -> bool {
 pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
     use rusqlite::Error as E;
     match e {
-        E::SqliteFailure(f, _) => {
-            matches!(f.code, C::DatabaseCorrupt | C::NotADatabase)
-        }
+        E::SqliteFailure(f, _) => matches!(f.code, C::DatabaseCorrupt | C::NotADatabase),
         E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => true,
         E::Utf8Error(..) => true,
         _ => false,
-    }
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(e: rusqlite::Error) -> Self {
-        StoreError::Database(e)
     }
 }
 

@@ -174,8 +174,9 @@ impl Reading<'_> {
 
     fn take(&mut self, item: &Value) -> Result<()> {
         self.items += 1;
+        let title = item["title"].as_str().or(item["name"].as_str());
         let (program, read): (_, fn(&Value) -> _) = match (&item["mapping"], &item["chat"]) {
-            (Value::Null, Value::Null) => return self.skip(item["title"].as_str(), "not a conversation".to_owned()),
+            (Value::Null, Value::Null) => return self.skip(title, "not a conversation".to_owned()),
             (Value::Null, _) => ("an Open WebUI", open_webui::conversation),
             _ => ("a ChatGPT", chatgpt::conversation),
         };

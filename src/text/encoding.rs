@@ -15,19 +15,11 @@ pub struct Decoded {
 }
 
 /// A byte that text does not contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} at byte {offset}", if *byte == 0 { "NUL".to_owned() } else { format!("control byte 0x{byte:02X}") })]
 pub struct NotText {
     pub byte: u8,
     pub offset: usize,
-}
-
-impl std::fmt::Display for NotText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.byte {
-            0 => write!(f, "NUL at byte {}", self.offset),
-            byte => write!(f, "control byte 0x{byte:02X} at byte {}", self.offset),
-        }
-    }
 }
 
 /// Reads bytes as text. With `force`, bytes that are not text are read as Latin-1.
@@ -40,7 +32,7 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         }
     } else if let Some(encoding) = utf16_without_mark(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(&bytes);
-        if !broken {
+        if !broken && text.chars().all(|c| !c.is_control() || c.is_whitespace()) {
             return Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) });
         }
     }
@@ -107,17 +99,24 @@ fn mostly_utf8(bytes: &[u8]) -> bool {
     whole >= 2 * broken
 }
 
-/// Western text in UTF-16 has a zero in every second byte.
+/// Without a byte order mark the order shows in the higher bytes: those of text are of few alphabets, and some are zero, as of
+/// spaces and digits.
 fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     let head = bytes.get(..bytes.len().min(SNIFF_BYTES))?;
     if head.len() < 8 || !bytes.len().is_multiple_of(2) {
         return None;
     }
-    let zeros = |first: usize| head.iter().skip(first).step_by(2).filter(|b| **b == 0).count();
-    let (even, odd, half) = (zeros(0), zeros(1), head.len() / 2);
-    match (even * 10 > half * 7, odd * 10 > half * 7) {
-        (false, true) if even == 0 => Some(UTF_16LE),
-        (true, false) if odd == 0 => Some(UTF_16BE),
+    let is_usual = |high: &u8| matches!(high, 0..=6 | 9 | 0x0E | 0x20 | 0x30 | 0x4E..=0x9F | 0xAC..=0xD7 | 0xFF);
+    let is_plain = head.iter().all(|b| matches!(b, 0 | b'\t' | b'\n' | b'\r' | b' '..=b'~'));
+    let is_text = |first: usize| {
+        let count = |of: &dyn Fn(&u8) -> bool| head.iter().skip(first).step_by(2).filter(|high| of(high)).count();
+        let (zeros, usual) = (count(&|high| *high == 0), count(&is_usual));
+        // Bytes of ASCII and zeros are other data, unless it is text of them alone.
+        zeros > 0 && usual * 40 > head.len() * 19 && (!is_plain || zeros * 20 > head.len() * 7)
+    };
+    match (is_text(0), is_text(1)) {
+        (false, true) => Some(UTF_16LE),
+        (true, false) => Some(UTF_16BE),
         _ => None,
     }
 }
@@ -137,6 +136,29 @@ mod tests {
         assert_eq!(text(b"\xFE\xFF\0h\0i"), "hi");
         let bare: Vec<u8> = "hello there\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         assert_eq!(decode(bare, false).unwrap(), Decoded { text: "hello there\n".into(), guessed: Some("UTF-16LE") });
+    }
+
+    #[test]
+    fn utf16_without_a_mark_is_read_in_every_alphabet() {
+        for text in [
+            "Привет, мир. 12\n",
+            "Καλημέρα, κόσμε 7",
+            "שלום עולם 1",
+            "日本語の文章です。\n灯台",
+            "안녕하세요 세계 3",
+            "plain text\n",
+        ] {
+            for (bytes, name) in [
+                (text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(), "UTF-16LE"),
+                (text.encode_utf16().flat_map(u16::to_be_bytes).collect(), "UTF-16BE"),
+            ] {
+                assert_eq!(decode(bytes, false).unwrap(), Decoded { text: text.into(), guessed: Some(name) });
+            }
+        }
+        // Records of four bytes, numbers of two.
+        for other in [&b"abc\0def\n"[..], b"abc\0", b"a/b\0", b"\x01\0\x02\0", b"\x01\x04\0\0", b"ab\0\0"] {
+            assert_eq!(decode(other.repeat(10), false).unwrap_err().byte, 0, "{other:?}");
+        }
     }
 
     #[test]

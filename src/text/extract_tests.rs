@@ -310,3 +310,40 @@ fn notebooks_and_mails_are_read_without_their_wrapping() {
         "From: Jürgen <j@example.org>\nTo: a@example.org, B <b@example.org>\nSubject: Hi there\n\nGrüße\n\n[attachment: a.png]"
     );
 }
+
+#[test]
+fn a_mail_that_is_cut_off_keeps_its_text_and_other_mails_are_named() {
+    let head = "Subject: t\r\nContent-Type: multipart/mixed; boundary=B\r\n\r\n--B\r\nContent-Type: text/plain";
+    let cut = format!("{head}\r\n\r\nthe beginning of");
+    assert_eq!(mail::text(cut.as_bytes()).unwrap(), "Subject: t\n\nthe beginning of\n");
+    let coded = format!("{head}\r\nContent-Transfer-Encoding: base64\r\n\r\naGVsbG8gd29ybGQ=");
+    assert_eq!(mail::text(coded.as_bytes()).unwrap(), "Subject: t\n\nhello world\n");
+    assert_eq!(mail::text(b"\r\nno head\r\n").unwrap().trim(), "no head");
+    let inner = "Content-Type: message/rfc822\r\n\r\nSubject: Minutes\r\n\r\nWe met.";
+    let data = "Content-Type: application/octet-stream\r\n\r\nx";
+    let forwarded = format!("{head}\r\n\r\nSee below.\r\n--B\r\n{inner}\r\n--B\r\n{data}\r\n--B--\r\n");
+    let text = mail::text(forwarded.as_bytes()).unwrap();
+    assert_eq!(text, "Subject: t\n\nSee below.\n\n[attachment: Minutes]\n[attachment: without a name]");
+}
+
+#[test]
+fn what_of_an_archive_cannot_be_read_is_named_and_the_rest_is_text() {
+    let container = "<container><rootfiles><rootfile full-path='b/p.opf'/></rootfiles></container>";
+    let item = |id: &str| format!("<item id='{id}' href='{id}.xhtml'/><itemref idref='{id}'/>");
+    let book = |chapters: [(&str, &str); 2]| {
+        let package = format!("<package>{}{}</package>", item("one"), item("two"));
+        let [one, two] = chapters;
+        archive(&[("META-INF/container.xml", container), ("b/p.opf", &package), one, two])
+    };
+    let sealed = "\u{1}\u{2}\u{3}\u{4}\0\u{5}".repeat(20);
+    let text = office::text(book([("b/one.xhtml", "<p>Begin</p>"), ("b/two.xhtml", &sealed)])).unwrap();
+    assert_eq!(text, "Begin\n\n[b/two.xhtml in it is not text, or encrypted]\n");
+    let refused = office::text(book([("b/one.xhtml", &sealed), ("b/two.xhtml", &sealed)])).unwrap_err();
+    assert_eq!(refused, "no chapter of the book can be read: it is damaged or encrypted");
+
+    let numbered = "<w:document><w:body><w:p><w:r><w:t>Moved</w:t></w:r></w:p></w:body></w:document>";
+    assert_eq!(office::text(archive(&[("word/document2.xml", numbered)])).unwrap(), "Moved\n");
+    let spaces = "<o><text:p>a<text:s text:c='3'/>b<text:s text:c='999999999'/>c</text:p></o>";
+    let text = office::text(archive(&[("content.xml", spaces)])).unwrap();
+    assert!(text.starts_with("a   b ") && text.len() < 300, "{text}");
+}

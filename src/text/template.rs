@@ -33,18 +33,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Beginning of the SHA-256 of the released MiniCPM-SALA's chat template.
 const RELEASED: &str = "accdbc3c45c7ee51";
 
+#[derive(Debug)]
 pub struct Template {
     environment: Arc<Environment<'static>>,
     switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
-    source: String,
-}
-
-impl std::fmt::Debug for Template {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Template").field("bytes", &self.source.len()).finish_non_exhaustive()
-    }
+    pub source: String,
 }
 
 #[derive(Deserialize)]
@@ -98,10 +93,6 @@ impl Template {
             source: source.to_owned(),
         };
         Ok(Template { switch: template.finds_switch(), ..template })
-    }
-
-    pub fn source(&self) -> &str {
-        &self.source
     }
 
     pub fn thinking_switch(&self) -> ThinkingSwitch {

@@ -284,3 +284,28 @@ fn a_long_conversation_is_written_in_parts_and_appears_whole() {
     let left = |filter| other.sessions(filter, 10).unwrap().len();
     assert_eq!((left(SessionFilter::Live), left(SessionFilter::Trashed)), (1, 0));
 }
+
+#[test]
+fn odd_forms_of_chatgpt_lose_no_text() {
+    // Nodes in a list, children without parents, and texts outside of the parts.
+    let nodes = r#"{"id": "r", "children": ["a"]},
+        {"id": "a", "children": ["b"], "message": {"author": "user", "content": "first"}},
+        {"id": "b", "children": ["c"], "message": {"author": {"role": "assistant"}, "content": {"content_type": "text", "text": "second"}}},
+        {"id": "c", "message": {"author": {"role": "user"}, "content": {"parts": "lost, and counted"}}}"#;
+    let (done, messages) = imported(&format!(r#"[{{"title": "List", "mapping": [{nodes}]}}]"#));
+    let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+    assert_eq!(
+        (texts.as_slice(), done.left_out),
+        (&["first", "second"][..], LeftOut { other: 1, ..LeftOut::default() })
+    );
+    // Names of nodes that are numbers, in one place or the other.
+    let nodes = r#""1": {"parent": null, "message": {"author": {"role": "user"}, "content": {"parts": ["first"]}}},
+        "2": {"parent": 1, "message": {"author": {"role": "assistant"}, "content": {"parts": ["second"]}}},
+        "3": {"parent": 2, "message": {"author": {"role": "user"}, "content": {"parts": ["left"]}}}"#;
+    let (_, messages) = imported(&format!(r#"[{{"title": "N", "current_node": 2, "mapping": {{{nodes}}}}}]"#));
+    assert_eq!(messages.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+    // A conversation of a program that is not known is named.
+    let other = r#"{"name": "Elsewhere", "chat_messages": [{"text": "Hi"}]}"#;
+    let (done, _) = imported(&format!(r#"[{{"title": "N", "mapping": {{{nodes}}}}}, {other}]"#));
+    assert!(imported_line(&done).contains("\"Elsewhere\""), "{}", imported_line(&done));
+}

@@ -28,7 +28,7 @@ pub(super) fn on_page(text: &str) -> String {
     // CommonMark ends a line at a lone carriage return too. Its parsers differ in whether these two are blank.
     let mut page = with_newlines(text).replace(['\u{b}', '\u{c}'], " ").trim_end().to_owned();
     for _ in 0..ATTEMPTS {
-        match improved(&page) {
+        match improved(&page, true).or_else(|| improved(&page, false)) {
             Some(better) => page = better,
             None => return page,
         }
@@ -38,9 +38,9 @@ pub(super) fn on_page(text: &str) -> String {
 }
 
 /// The text with the end that its last block lacks, or with backslashes that turn headings of the page into text. `None`
-/// if nothing is wrong.
-fn improved(text: &str) -> Option<String> {
-    let page = format!("{text}{NEXT}");
+/// if nothing is wrong. Parsers differ in what begins a block of HTML, so that none does without `html`.
+fn improved(text: &str, html: bool) -> Option<String> {
+    let page = format!("{}{NEXT}", if html { text.to_owned() } else { text.replace('<', "x") });
     let (mut places, mut depth) = (Vec::new(), 0);
     let mut last = (None, 0..0);
     let mut heading: Option<(HeadingLevel, Range<usize>, String)> = None;
@@ -95,13 +95,13 @@ fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // An underlined heading may begin with `#` signs that were escaped before; some parsers keep those of the end after a
-    // tab.
-    let title = words.trim_matches('#').trim();
+    // Invisible characters may surround it, and the signs of a heading that were escaped before.
+    let title = words.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let name = title.trim_end_matches(|c: char| !c.is_alphanumeric());
     match level {
         HeadingLevel::H1 => title.starts_with("Branch after #"),
         HeadingLevel::H2 => {
-            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&title)
+            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&name)
         }
         _ => false,
     }
@@ -162,7 +162,10 @@ mod tests {
             ("Branch after #2\n===", "Branch after #2\n\\==="),
             ("## **You**", "\\## **You**"),
             ("##\tYou\t#", "\\##\tYou\t#"),
+            ("You\u{1c}\n-", "You\u{1c}\n\\-"),
+            ("## \u{200b}Document: a.txt", "\\## \u{200b}Document: a.txt"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
+            ("<h2>a</h2>\n## You", "<h2>a</h2>\n\\## You"),
             ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
             // A line across the page follows it.
             ("## Assistant\n---", "\\## Assistant\n\\---"),
@@ -193,6 +196,9 @@ mod tests {
     #[test]
     fn an_open_block_is_ended_with_its_own_fence() {
         for (text, end) in [
+            // Some parsers know no `h2`, and some no HTML.
+            ("<h2>a</h2>\n```\nb", Some("```")),
+            ("<details>\n\n```\na\n```\n\n</details>", None),
             ("a ``` b", None),
             ("```\na\n```", None),
             ("```rust\nlet a;\n```\nand ~~~", None),

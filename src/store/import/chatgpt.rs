@@ -1,32 +1,41 @@
 //! A conversation of ChatGPT's `conversations.json`: nodes with parents. Skips and counts messages of the system, of
 //! and to tools, and those that ChatGPT itself hides.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::tree::{Content, Tree, Words};
-use super::values::{attached, code_block, items, parts, time_ms};
+use super::values::{attached, code_block, items, name, parts, time_ms};
 use crate::core::transcript::Role;
 use crate::store::arrival::LeftOut;
 use crate::store::export::SessionJson;
 
 pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
-    for (name, node) in items(&conversation["mapping"]) {
+    let nodes = items(&conversation["mapping"]);
+    let mut above = HashMap::new();
+    for (id, node) in &nodes {
+        above.extend(items(&node["children"]).into_iter().filter_map(|(_, child)| Some((name(child)?, id.clone()))));
+    }
+    for (id, node) in nodes {
         let content = content(&node["message"], &mut tree.left_out);
-        tree.put(name, node["parent"].as_str(), content);
+        let parent = name(&node["parent"]).or_else(|| above.remove(&id));
+        tree.put(id, parent, content);
     }
     let title = conversation["title"].as_str().unwrap_or_default();
-    tree.conversation(title, conversation["current_node"].as_str())
+    tree.conversation(title, name(&conversation["current_node"]))
 }
 
 fn content(message: &Value, left_out: &mut LeftOut) -> Content {
     let content = &message["content"];
     let kind = content["content_type"].as_str().unwrap_or("text");
     let mut inside = LeftOut::default();
-    let shown = if content["parts"].is_array() { parts(&content["parts"], &mut inside) } else { String::new() };
+    let shown = parts(Some(&content["parts"]).filter(|list| list.is_array()).unwrap_or(content), &mut inside);
     let own = content["text"].as_str().unwrap_or_default();
     let says_something = !shown.is_empty() || !own.is_empty();
-    let Some(role) = left_out.speaker(message["author"]["role"].as_str(), says_something) else {
+    let author = message["author"]["role"].as_str().or(message["author"].as_str());
+    let Some(role) = left_out.speaker(author, says_something) else {
         return Content::Nothing;
     };
     if message["metadata"]["is_visually_hidden_from_conversation"] == true {
@@ -47,8 +56,8 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
             let text = thoughts_of(&content["thoughts"]);
             return if text.is_empty() { Content::Nothing } else { Content::Thought(text) };
         }
-        "text" | "multimodal_text" => shown,
         _ if !shown.is_empty() => shown,
+        "text" | "multimodal_text" if !content["parts"].is_string() => own.to_owned(),
         _ => {
             left_out.other += 1;
             String::new()

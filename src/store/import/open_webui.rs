@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::tree::{Content, Tree, Words};
-use super::values::{attached, code_block, items, parts, time_ms};
+use super::values::{attached, code_block, items, name, parts, time_ms};
 use crate::core::transcript::{Message, Role};
 use crate::store::arrival::LeftOut;
 use crate::store::export::{SessionJson, fence_after};
@@ -19,24 +19,24 @@ pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let chat = &conversation["chat"];
     let title = chat["title"].as_str().or(conversation["title"].as_str()).unwrap_or_default();
     let history = &chat["history"];
-    let from_map = messages(title, history["currentId"].as_str(), &history["messages"]);
+    let from_map = messages(title, name(&history["currentId"]), &history["messages"]);
     let from_list = messages(title, None, &chat["messages"]);
     let texts = |chat: &SessionJson| chat.messages.iter().filter(|m| !m.text.trim().is_empty()).count();
     let is_list = texts(&from_list.0) > texts(&from_map.0) || from_map.0.messages.is_empty();
     if is_list { from_list } else { from_map }
 }
 
-fn messages(title: &str, head: Option<&str>, json: &Value) -> (SessionJson, LeftOut) {
+fn messages(title: &str, head: Option<String>, json: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
     if let Some(list) = json.as_array() {
         let all = list.iter().filter_map(|message| words(message, &mut tree.left_out)).enumerate();
         let messages: Vec<Message> = all.map(|(at, words)| words.message(at, at.checked_sub(1))).collect();
         return (SessionJson::new(title.to_owned(), messages.last().map(|m| m.id), messages), tree.left_out);
     }
-    for (name, message) in items(json) {
+    for (id, message) in items(json) {
         let words = words(message, &mut tree.left_out);
         let content = words.map_or(Content::Nothing, |words| Content::Words(Box::new(words)));
-        tree.put(name, message["parentId"].as_str(), content);
+        tree.put(id, name(&message["parentId"]), content);
     }
     tree.conversation(title, head)
 }

@@ -41,15 +41,15 @@ pub(super) enum Content {
 }
 
 #[derive(Default)]
-struct Node<'a> {
-    parent: Option<&'a str>,
+struct Node {
+    parent: Option<String>,
     content: Content,
 }
 
 #[derive(Default)]
-pub(super) struct Tree<'a> {
-    nodes: Vec<Node<'a>>,
-    by_name: HashMap<&'a str, usize>,
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    by_name: HashMap<String, usize>,
     pub left_out: LeftOut,
 }
 
@@ -60,9 +60,9 @@ struct Above {
     thought: Option<usize>,
 }
 
-impl<'a> Tree<'a> {
+impl Tree {
     /// Adds a node; a second one of the same name replaces the first.
-    pub fn put(&mut self, name: &'a str, parent: Option<&'a str>, content: Content) {
+    pub fn put(&mut self, name: String, parent: Option<String>, content: Content) {
         let node = Node { parent, content };
         let at = *self.by_name.entry(name).or_insert(self.nodes.len());
         match self.nodes.get_mut(at) {
@@ -72,9 +72,9 @@ impl<'a> Tree<'a> {
     }
 
     /// The messages; `head` names the session's head, by default the last message.
-    pub fn conversation(mut self, name: &str, head: Option<&str>) -> (SessionJson, LeftOut) {
+    pub fn conversation(mut self, name: &str, head: Option<String>) -> (SessionJson, LeftOut) {
         let above = self.above();
-        let head = head.and_then(|head| self.by_name.get(head).copied());
+        let head = head.and_then(|head| self.by_name.get(&head).copied());
         let is_words = |at: &usize| self.nodes.get(*at).is_some_and(|node| matches!(node.content, Content::Words(_)));
         let head = head.filter(is_words).or_else(|| above.get(head?)?.words);
         let (mut messages, mut answered, mut copied) = (Vec::new(), HashSet::new(), 0);
@@ -110,7 +110,7 @@ impl<'a> Tree<'a> {
 
     /// For each node. Each is passed once, however they follow each other; a ring without words is cut.
     fn above(&self) -> Vec<Above> {
-        let parent = |at: usize| self.by_name.get(self.nodes.get(at)?.parent?).copied();
+        let parent = |at: usize| self.by_name.get(self.nodes.get(at)?.parent.as_ref()?).copied();
         let mut found: Vec<Option<Above>> = vec![None; self.nodes.len()];
         let mut seen = HashSet::with_capacity(self.nodes.len());
         for at in 0..self.nodes.len() {
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
         let (mut tree, thought) = (Tree::default(), "long ".repeat(1 << 18));
-        tree.put("u", Some(""), words(Role::User, "question"));
-        tree.put("t", Some("u"), Content::Thought(thought.clone()));
+        tree.put("u".into(), Some("".into()), words(Role::User, "question"));
+        tree.put("t".into(), Some("u".into()), Content::Thought(thought.clone()));
         let names: Vec<String> = (0..100).map(|n| format!("a{n}")).collect();
         for name in &names {
-            tree.put(name, Some("t"), words(Role::Assistant, "answer"));
+            tree.put(name.clone(), Some("t".into()), words(Role::Assistant, "answer"));
         }
         let (session, left_out) = tree.conversation("n", None);
         assert_eq!((session.messages.len(), left_out), (101, LeftOut::default()));
@@ -164,9 +164,9 @@ mod tests {
         let names: Vec<[String; 3]> = (0..200_000).map(|n| ["a", "b", "m"].map(|of| format!("{of}{n}"))).collect();
         let mut tree = Tree::default();
         for [a, b, m] in &names {
-            tree.put(a, Some(b), Content::Nothing);
-            tree.put(b, Some(a), Content::Nothing);
-            tree.put(m, Some(a), words(Role::User, "word"));
+            tree.put(a.clone(), Some(b.clone()), Content::Nothing);
+            tree.put(b.clone(), Some(a.clone()), Content::Nothing);
+            tree.put(m.clone(), Some(a.clone()), words(Role::User, "word"));
         }
         let (session, _) = tree.conversation("n", None);
         assert!(session.messages.len() == 200_000 && session.messages.iter().all(|m| m.parent.is_none()));

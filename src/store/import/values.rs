@@ -14,13 +14,18 @@ pub(super) fn parsed(json: &str) -> Value {
     serde_json::from_str(whole.as_deref().unwrap_or(json)).unwrap_or_default()
 }
 
-/// The items of a list, without a name, or of an object.
-pub(super) fn items(json: &Value) -> Vec<(&str, &Value)> {
+/// The items of an object, or of a list, named by their ids.
+pub(super) fn items(json: &Value) -> Vec<(String, &Value)> {
     match json {
-        Value::Object(fields) => fields.iter().map(|(name, value)| (name.as_str(), value)).collect(),
-        Value::Array(items) => items.iter().map(|value| ("", value)).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).collect(),
+        Value::Array(items) => items.iter().map(|value| (name(&value["id"]).unwrap_or_default(), value)).collect(),
         _ => Vec::new(),
     }
+}
+
+/// A name of a node: a text or a number.
+pub(super) fn name(json: &Value) -> Option<String> {
+    json.as_str().map(str::to_owned).or_else(|| json.is_number().then(|| json.to_string()))
 }
 
 /// A time in seconds, milliseconds, microseconds or nanoseconds since 1970, or as ISO 8601 text, in milliseconds; 0 if

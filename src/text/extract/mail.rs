@@ -5,7 +5,13 @@ use mail_parser::{Address, MessageParser, MimeHeaders, PartType};
 use super::html;
 
 pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
-    let mail = MessageParser::default().parse(bytes).ok_or("it holds no mail")?;
+    let parser = MessageParser::default();
+    // The parser drops a last part without an end, as of a mail that is cut off.
+    let head = parser.parse_headers(bytes);
+    let boundary = head.as_ref().and_then(|head| head.content_type()?.attribute("boundary"));
+    let end = boundary.map_or(String::new(), |boundary| format!("\n--{boundary}--\n"));
+    let whole = [bytes, end.as_bytes()].concat();
+    let mail = parser.parse(&whole).ok_or("it holds no mail")?;
     let mut out = String::new();
     let mut header = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
@@ -26,9 +32,9 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
         out.push_str(&format!("\n{}\n", text.trim_end()));
     }
     for attachment in mail.attachments() {
-        if let Some(name) = attachment.attachment_name() {
-            out.push_str(&format!("\n[attachment: {name}]"));
-        }
+        let subject = attachment.message().and_then(|mail| mail.subject());
+        let name = attachment.attachment_name().or(subject).unwrap_or("without a name");
+        out.push_str(&format!("\n[attachment: {name}]"));
     }
     Ok(out)
 }

@@ -15,6 +15,7 @@ use crate::text::encoding;
 
 /// Largest part of a document, unpacked.
 const PART_BYTES: u64 = 256 << 20;
+const MOST_SPACES: usize = 200;
 
 type Archive = ZipArchive<Cursor<Vec<u8>>>;
 
@@ -24,7 +25,11 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
         return epub(&mut archive, &container);
     }
     let mut out = Blocks::default();
-    if let Some(document) = part(&mut archive, "word/document.xml")? {
+    // Some programs number it.
+    let mut names = archive.file_names().flatten().map(String::from);
+    let main = names.find(|name| name.starts_with("word/document") && name.ends_with(".xml")).unwrap_or_default();
+    drop(names);
+    if let Some(document) = part(&mut archive, &main)? {
         let styles = part(&mut archive, "word/styles.xml")?.map(|xml| headings(&xml)).transpose()?.unwrap_or_default();
         word(&document, &styles, &mut out)?;
         for notes in ["word/footnotes.xml", "word/endnotes.xml"] {
@@ -53,7 +58,8 @@ fn part(archive: &mut Archive, name: &str) -> Result<Option<String>, String> {
     if bytes.len() as u64 > PART_BYTES {
         return Err(format!("{name} in it is larger than {} MiB", PART_BYTES >> 20));
     }
-    Ok(Some(encoding::decode(bytes, true).map(|decoded| decoded.text).unwrap_or_default()))
+    let decoded = encoding::decode(bytes, false).map_err(|_| format!("{name} in it is not text, or encrypted"))?;
+    Ok(Some(decoded.text))
 }
 
 /// What the XML of a part consists of, for a reader of text.
@@ -190,13 +196,16 @@ fn open_document(xml: &str, out: &mut Blocks) -> Result<(), String> {
         Node::End("table-cell") => inside = inside.saturating_sub(1),
         Node::Start("line-break", _) => out.line_break(),
         Node::Start("tab", _) => out.verbatim("\t"),
-        Node::Start("s", _) => out.text(" "),
+        Node::Start("s", tag) => {
+            let count = attribute(tag, "c").and_then(|count| count.parse().ok()).unwrap_or(1);
+            out.verbatim(&" ".repeat(usize::min(count, MOST_SPACES)));
+        }
         Node::Text(text) if paragraphs > 0 => out.text(text),
         _ => {}
     })
 }
 
-/// Chapters in reading order. One that is missing is named in its place.
+/// Chapters in reading order. One that is missing or cannot be read is named in its place.
 fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
     let mut package = None;
     walk(container, |node| {
@@ -217,14 +226,20 @@ fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
         Node::Start("itemref", tag) => chapters.extend(attribute(tag, "idref")),
         _ => {}
     })?;
-    let mut texts = Vec::new();
+    let (mut texts, mut failed) = (Vec::new(), 0);
     for chapter in chapters {
         let Some(href) = files.get(&chapter) else { continue };
-        let source = part(archive, &inside(folder, href))?;
-        texts.push(match source {
-            Some(source) => html::text(&source, html::Form::Xhtml),
-            None => format!("[{href} is missing in the book]\n"),
+        texts.push(match part(archive, &inside(folder, href)) {
+            Ok(Some(source)) => html::text(&source, html::Form::Xhtml),
+            Ok(None) => format!("[{href} is missing in the book]\n"),
+            Err(why) => {
+                failed += 1;
+                format!("[{why}]\n")
+            }
         });
+    }
+    if failed > 0 && failed == texts.len() {
+        return Err("no chapter of the book can be read: it is damaged or encrypted".to_owned());
     }
     texts.retain(|text| !text.is_empty());
     Ok(texts.join("\n"))

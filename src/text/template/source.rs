@@ -12,6 +12,7 @@ use crate::text::TextError;
 pub(super) const SLICE: &str = "__slice";
 /// The filter in place of `%`.
 pub(super) const PERCENT: &str = "__percent";
+const FILLED: &str = ")|__percent(";
 /// A name that no template defines: the placeholder for a default that is evaluated later.
 const UNSET: &str = "__unset";
 
@@ -70,8 +71,7 @@ pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
             return refused(format!("a tag has more than {TAG_WORDS} words"));
         }
         slices(&mut tokens);
-        percents(&mut tokens);
-        tildes(&mut tokens);
+        operators(&mut tokens);
         let first = tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%"));
         let is_macro = first.as_ref().is_some_and(|word| word.text == "macro");
         // It marks text for training and renders what it holds.
@@ -201,78 +201,56 @@ fn slices(tokens: &mut Vec<Token<'_>>) {
     }
 }
 
-/// Writes `left % right` as the filter [`PERCENT`], except where it is arithmetic.
-fn percents(tokens: &mut Vec<Token<'_>>) {
-    for at in (0..tokens.len()).rev() {
-        let sign = tokens.get(at).filter(|token| token.is("%") && !is_arithmetic(tokens.get(..at).unwrap_or_default()));
-        let Some(end) = sign.and_then(|_| operand_end(tokens, at + 1)) else { continue };
-        tokens.insert(end + 1, Token { kind: Kind::Close, text: ")" });
-        let filter = [(Kind::Sign, "|"), (Kind::Word, PERCENT), (Kind::Open, "(")];
-        tokens.splice(at..=at, filter.map(|(kind, text)| Token { kind, text }));
+/// Writes `left % right` as the filter [`PERCENT`], and spells the operands of `~` as Python does.
+fn operators(tokens: &mut Vec<Token<'_>>) {
+    let sign = |kind, text| Token { kind, text };
+    // In each bracket: where the operand of `~` begins, whether one is in front of it, and whether that of `%` is open.
+    let (mut signs, mut levels) = (Vec::new(), vec![(0, false, false)]);
+    for (at, token) in tokens.iter().enumerate() {
+        let Some((from, is_second, is_open)) = levels.last_mut().filter(|_| token.kind != Kind::Open) else {
+            levels.push((at + 1, false, false));
+            continue;
+        };
+        let ends = !is_tighter(tokens, at);
+        let closes = ends || is_product(token) && !token.is("**");
+        if *is_open && closes {
+            signs.push((at, sign(Kind::Close, ")")));
+        }
+        *is_open = token.is("%") || *is_open && !closes;
+        if token.is("%") {
+            signs.push((*from, sign(Kind::Open, "(")));
+        } else if ends {
+            if *is_second || token.is("~") {
+                signs.extend([(*from, sign(Kind::Open, "(")), (at, sign(Kind::Close, ")|string "))]);
+            }
+            levels.pop();
+            levels.extend((token.kind != Kind::Close).then_some((at + 1, token.is("~"), false)));
+        }
     }
+    tokens.iter_mut().filter(|token| token.is("%")).for_each(|token| token.text = FILLED);
+    signs.sort_by_key(|(at, _)| *at);
+    signs.into_iter().rev().for_each(|(at, token)| tokens.insert(at, token));
 }
 
-/// Spells the operands of `~` as Python does, except results of arithmetic.
-fn tildes(tokens: &mut Vec<Token<'_>>) {
-    let string = [Token { kind: Kind::Sign, text: "|" }, Token { kind: Kind::Word, text: "string" }];
-    for at in (0..tokens.len()).rev().filter(|at| *at > 0) {
-        if !tokens.get(at).is_some_and(|token| token.is("~")) {
-            continue;
-        }
-        if let Some(end) = operand_end(tokens, at + 1)
-            && !tokens.iter().skip(end + 1).find(|token| token.kind != Kind::Space).is_some_and(is_product)
-        {
-            tokens.splice(end + 1..end + 1, string);
-        }
-        if !is_arithmetic(tokens.get(..at).unwrap_or_default()) {
-            tokens.splice(at..at, string);
-        }
+/// Whether a token outside of brackets belongs to an operand of `~`.
+fn is_tighter(tokens: &[Token<'_>], at: usize) -> bool {
+    let Some((before, [token, ..])) = tokens.split_at_checked(at) else { return false };
+    let mut before = before.iter().rev().filter(|token| token.kind != Kind::Space);
+    match (token.kind, token.text.trim()) {
+        (Kind::Close, _) => false,
+        (Kind::Space, text) => text.is_empty(),
+        // Of a number.
+        (Kind::Sign, "-" | "+") => before.next().is_none_or(|token| matches!(token.kind, Kind::Sign | Kind::Open)),
+        (Kind::Sign, text) => is_product(token) || matches!(text, "." | "|"),
+        // Of a test: `is not in`.
+        (Kind::Word, "not" | "in") => before.find(|token| !token.is("not")).is_some_and(|token| token.is("is")),
+        (Kind::Word, text) => !matches!(text, "and" | "or" | "if" | "elif" | "else" | "recursive"),
+        _ => true,
     }
 }
 
 fn is_product(token: &Token<'_>) -> bool {
     token.kind == Kind::Sign && matches!(token.text, "*" | "/" | "//" | "%" | "**")
-}
-
-/// Whether the operand at the end of these tokens belongs to an operator that binds as `%` does, or more.
-fn is_arithmetic(tokens: &[Token<'_>]) -> bool {
-    let mut depth = 0usize;
-    for token in tokens.iter().rev() {
-        match (token.kind, token.text) {
-            (Kind::Close, _) => depth += 1,
-            (Kind::Open, _) if depth == 0 => return false,
-            (Kind::Open, _) => depth -= 1,
-            (Kind::Sign, sign) if depth == 0 && !matches!(sign.trim(), "." | "|") => {
-                return is_product(token);
-            }
-            _ => {}
-        }
-    }
-    false
-}
-
-/// Where the operand ends that begins at `start`, with its attributes, calls, subscripts and filters; `None` for a base of `**`.
-fn operand_end(tokens: &[Token<'_>], start: usize) -> Option<usize> {
-    let from = |at: usize| tokens.iter().enumerate().skip(at).find(|(_, token)| token.kind != Kind::Space);
-    let (mut at, mut token) = from(start)?;
-    while token.is("-") || token.is("+") {
-        (at, token) = from(at + 1)?;
-    }
-    match token.kind {
-        Kind::Open => at = closing(tokens, at)?,
-        Kind::Word | Kind::Number | Kind::Text => {}
-        Kind::Close | Kind::Sign | Kind::Space => return None,
-    }
-    while let Some((next, token)) = from(at + 1) {
-        match token.text.trim() {
-            _ if token.kind == Kind::Text => break,
-            "." | "|" => at = from(next + 1)?.0,
-            "(" | "[" => at = closing(tokens, next)?,
-            "**" => return None,
-            _ => break,
-        }
-    }
-    Some(at)
 }
 
 /// The tag of a macro. The engine evaluates defaults before it knows earlier parameters: those that refer to one follow the tag.

@@ -397,6 +397,11 @@ fn the_model_is_described_for_every_client_and_has_other_names() {
     let other = server.post(CHAT, &with(question("Hi"), "model", "gpt-5".into()));
     assert_eq!(other.error(), (404, "model_not_found".into(), "model".into()));
     assert!(other.body.contains("serve.model_aliases"), "{}", other.body);
+    // Each client reads errors in its own form, on paths that two APIs share.
+    let head =
+        "GET /v1/models/none HTTP/1.1\r\nhost: localhost\r\nanthropic-version: 2023-06-01\r\nconnection: close\r\n\r\n";
+    let other = server.raw(head).json();
+    assert_eq!((&other["type"], &other["error"]["type"]), (&json!("error"), &json!("not_found_error")));
     let info = server.get("/tokenizer_info").json();
     assert!(info["chat_template"].as_str().is_some_and(|t| t.contains("messages")), "{info}");
     assert!(info["eos_token"].is_string(), "{info}");

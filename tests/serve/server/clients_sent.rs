@@ -99,6 +99,8 @@ fn a_field_that_shapes_an_answer_is_honoured_or_refused() {
     for (path, body, field, value) in [
         (CHAT, question("Hi"), "stop_sequences", json!(["x"])),
         (CHAT, question("Hi"), "max_new_tokens", json!(5)),
+        (CHAT, question("Hi"), "num_predict", json!(5)),
+        (CHAT, question("Hi"), "format", json!("json")),
         (CHAT, question("Hi"), "ebnf", json!("root ::= \"a\"")),
         (RESPONSES, input.clone(), "response_format", seven.clone()),
         (RESPONSES, input.clone(), "guided_json", json!({ "type": "object" })),

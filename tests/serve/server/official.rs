@@ -67,6 +67,20 @@ fn anthropics_word_for_a_function_is_custom() {
 }
 
 #[test]
+fn what_another_server_keeps_is_refused_and_not_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    for (name, value) in [("conversation", json!("conv_1")), ("prompt", json!({ "id": "pmpt_1" }))] {
+        let refused = server.post(RESPONSES, &with(json!({ "input": "And then?" }), name, value));
+        assert_eq!(refused.error(), (400, "unsupported_parameter".into(), name.into()));
+    }
+    let part = json!({ "type": "input_file", "file_url": "http://127.0.0.1/a.pdf" });
+    let refused = server.post(RESPONSES, &json!({ "input": [{ "role": "user", "content": [part] }] }));
+    assert_eq!(refused.error(), (400, "unsupported_parameter".into(), "input[0].content[0].file_url".into()));
+    server.end();
+}
+
+#[test]
 fn unsupported_options_of_responses_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let rules = ServeConfig { unknown_fields: UnknownFields::Refuse, ..ServeConfig::default() };
