@@ -96,7 +96,6 @@ pub(super) fn beginning(text: &str) -> String {
     }
 }
 
-/// How `--quiet` treats a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     Answer,

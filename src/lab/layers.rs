@@ -141,7 +141,6 @@ impl<B: Backend> Lightning<B> {
         Ok(out)
     }
 
-    /// The state at the end.
     pub fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
         b.fold(&mut self.state, &self.spec)?;
         b.folded();

@@ -55,7 +55,6 @@ pub(super) fn print(context: &Context, args: &BenchArgs, figures: Value) -> Resu
     context.result(|| report.clone(), || table(&report))
 }
 
-/// The fields of both objects.
 pub(super) fn joined(mut first: Value, second: Value) -> Value {
     if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
         first.extend(second);

@@ -29,7 +29,6 @@ impl<'a, B: Backend> Subject<'a, B> {
         Ok(Subject { b, model, live, prefill: checkpoint.prefill() })
     }
 
-    /// Empties the state.
     pub fn reset(&mut self) -> Result<()> {
         self.live.reset(self.b)
     }

@@ -71,7 +71,6 @@ impl Fan for Known {
     }
 }
 
-/// The branches of a fan-out.
 #[derive(Default)]
 struct Lanes {
     running: Vec<Lane>,

@@ -33,7 +33,6 @@ pub(super) enum Wanted {
     States(u64),
 }
 
-/// What a verb waits for.
 #[derive(Debug, Default)]
 pub(super) enum Wait {
     /// No verb runs: the next request can begin.

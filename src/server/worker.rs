@@ -32,7 +32,6 @@ use slots::Slots;
 const TICK: Duration = Duration::from_millis(50);
 const GONE: &str = "the engine is gone; start sala-chat serve again";
 
-/// What a request waits for.
 #[derive(Debug)]
 enum Wait {
     /// For a turn; not before a state in another slot is there, or given up.

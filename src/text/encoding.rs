@@ -32,7 +32,8 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         }
     } else if let Some(encoding) = utf16_without_mark(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(&bytes);
-        if !broken && text.chars().all(|c| !c.is_control() || c.is_whitespace()) {
+        let is_control = |c: &char| c.is_control() && !c.is_whitespace() && *c != '\u{1b}';
+        if !broken && text.chars().filter(is_control).count() * 200 <= text.len() {
             return Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) });
         }
     }
@@ -99,20 +100,23 @@ fn mostly_utf8(bytes: &[u8]) -> bool {
     whole >= 2 * broken
 }
 
-/// Without a byte order mark the order shows in the higher bytes: those of text are of few alphabets, and some are zero, as of
-/// spaces and digits.
+/// Without a byte order mark the order shows in the higher bytes: most are zero, as of Western text, or they are of few
+/// alphabets and some are zero, as of spaces and digits.
 fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     let head = bytes.get(..bytes.len().min(SNIFF_BYTES))?;
     if head.len() < 8 || !bytes.len().is_multiple_of(2) {
         return None;
     }
-    let is_usual = |high: &u8| matches!(high, 0..=6 | 9 | 0x0E | 0x20 | 0x30 | 0x4E..=0x9F | 0xAC..=0xD7 | 0xFF);
-    let is_plain = head.iter().all(|b| matches!(b, 0 | b'\t' | b'\n' | b'\r' | b' '..=b'~'));
+    let is_usual =
+        |high: &u8| matches!(high, 0..=6 | 9..=0x10 | 0x17 | 0x1E..=0x27 | 0x30 | 0x4E..=0x9F | 0xAC..=0xDF | 0xFF);
+    // Texts of bytes with zeros between them.
+    let is_list = std::str::from_utf8(head).map_or_else(|e| e.error_len().is_none(), |_| true)
+        && head.iter().all(|b| *b >= b' ' || matches!(b, 0 | b'\t' | b'\n' | b'\r'));
+    let half = |from: usize, of: &dyn Fn(&u8) -> bool| head.iter().skip(from).step_by(2).filter(|b| of(b)).count();
     let is_text = |first: usize| {
-        let count = |of: &dyn Fn(&u8) -> bool| head.iter().skip(first).step_by(2).filter(|high| of(high)).count();
-        let (zeros, usual) = (count(&|high| *high == 0), count(&is_usual));
-        // Bytes of ASCII and zeros are other data, unless it is text of them alone.
-        zeros > 0 && usual * 40 > head.len() * 19 && (!is_plain || zeros * 20 > head.len() * 7)
+        let (zeros, others) = (half(first, &|b| *b == 0), half(1 - first, &|b| *b == 0));
+        let is_western = zeros * 20 > head.len() * 7 && others == 0;
+        is_western || !is_list && zeros > 0 && half(first, &is_usual) * 40 > head.len() * 19
     };
     match (is_text(0), is_text(1)) {
         (false, true) => Some(UTF_16LE),
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn utf16_without_a_mark_is_read_in_every_alphabet() {
+    fn utf16_without_a_mark_is_read_in_many_alphabets() {
         for text in [
             "Привет, мир. 12\n",
             "Καλημέρα, κόσμε 7",
@@ -147,6 +151,11 @@ mod tests {
             "日本語の文章です。\n灯台",
             "안녕하세요 세계 3",
             "plain text\n",
+            "Tiếng Việt là ngôn ngữ của người Việt. 5",
+            "a → b → c ≤ d\n",
+            "\u{1b}[31mred\u{1b}[0m and more of it\n",
+            "a bell after more than two hundred characters: \u{7}, which older programs ring at the end of what they print, so \
+             that someone who looks at another window hears that they are done, and whoever sits in the next room as well",
         ] {
             for (bytes, name) in [
                 (text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(), "UTF-16LE"),
@@ -156,7 +165,15 @@ mod tests {
             }
         }
         // Records of four bytes, numbers of two.
-        for other in [&b"abc\0def\n"[..], b"abc\0", b"a/b\0", b"\x01\0\x02\0", b"\x01\x04\0\0", b"ab\0\0"] {
+        for other in [
+            &b"abc\0def\n"[..],
+            b"abc\0",
+            b"a/b\0",
+            b"\x01\0\x02\0",
+            b"\x01\x04\0\0",
+            b"ab\0\0",
+            "straße\0ort\0".as_bytes(),
+        ] {
             assert_eq!(decode(other.repeat(10), false).unwrap_err().byte, 0, "{other:?}");
         }
     }

@@ -318,6 +318,8 @@ fn a_mail_that_is_cut_off_keeps_its_text_and_other_mails_are_named() {
     assert_eq!(mail::text(cut.as_bytes()).unwrap(), "Subject: t\n\nthe beginning of\n");
     let coded = format!("{head}\r\nContent-Transfer-Encoding: base64\r\n\r\naGVsbG8gd29ybGQ=");
     assert_eq!(mail::text(coded.as_bytes()).unwrap(), "Subject: t\n\nhello world\n");
+    let plain = b"Content-Type: text/plain; boundary=B\r\n\r\nplain text\r\n";
+    assert_eq!(mail::text(plain).unwrap(), "\nplain text\n");
     assert_eq!(mail::text(b"\r\nno head\r\n").unwrap().trim(), "no head");
     let inner = "Content-Type: message/rfc822\r\n\r\nSubject: Minutes\r\n\r\nWe met.";
     let data = "Content-Type: application/octet-stream\r\n\r\nx";
@@ -343,6 +345,12 @@ fn what_of_an_archive_cannot_be_read_is_named_and_the_rest_is_text() {
 
     let numbered = "<w:document><w:body><w:p><w:r><w:t>Moved</w:t></w:r></w:p></w:body></w:document>";
     assert_eq!(office::text(archive(&[("word/document2.xml", numbered)])).unwrap(), "Moved\n");
+    let other = numbered.replace("Moved", "Other");
+    let parts = [("word/documentTemplate.xml", ""), ("word/document2.xml", &other), ("word/document.xml", numbered)];
+    assert_eq!(office::text(archive(&parts)).unwrap(), "Moved\n");
+    let parts = [("word/document.xml", numbered), ("word/styles.xml", "\0"), ("word/footnotes.xml", "\0")];
+    let text = office::text(archive(&parts)).unwrap();
+    assert_eq!(text, "Moved\n\n[word/footnotes.xml in it is not text, or encrypted]\n");
     let spaces = "<o><text:p>a<text:s text:c='3'/>b<text:s text:c='999999999'/>c</text:p></o>";
     let text = office::text(archive(&[("content.xml", spaces)])).unwrap();
     assert!(text.starts_with("a   b ") && text.len() < 300, "{text}");

@@ -120,7 +120,6 @@ impl Entry {
         self.as_message().is_some_and(|m| m.id == id)
     }
 
-    /// The rows of the text.
     pub(super) fn body(&self) -> &[Row] {
         self.body.rows()
     }

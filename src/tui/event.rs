@@ -6,7 +6,6 @@ use super::rows::Span;
 use crate::core::Exit;
 use crate::runtime::protocol::{Notice, Request};
 
-/// A row of a folder's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRow {
     pub name: String,

@@ -81,7 +81,6 @@ fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
     })
 }
 
-/// The logits of some rows of a text.
 fn logits<B: Backend>(subject: &mut Subject<B>, text: &[Token], rows: &[usize]) -> Result<Vec<Vec<f32>>, Failure> {
     let mut found = Vec::new();
     scored(subject, text, rows, &mut |_, logits| found.push(logits.to_vec()))?;

@@ -90,7 +90,6 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
     Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
 }
 
-/// Arithmetic of a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Precision {
     /// f32 throughout.
@@ -204,7 +203,6 @@ impl Report {
     }
 }
 
-/// The values of a tensor of numbers.
 pub(super) fn floats(tensors: &Tensors, name: &str) -> Result<Vec<f32>, String> {
     let loaded = tensors.raw(name).and_then(|(_, shape, _)| tensors.get(name, shape)).map_err(|e| e.to_string())?;
     let view = loaded.view();

@@ -68,7 +68,6 @@ fn add_sums([sum, abs, square]: &mut [f64; 3], values: &[f32]) {
     }
 }
 
-/// What the probe has seen so far.
 struct Probed<'a> {
     rows: &'a [usize],
     spec: &'a SparseSpec,

@@ -9,8 +9,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
     // The parser drops a last part without an end, as of a mail that is cut off.
     let head = parser.parse_headers(bytes);
     let boundary = head.as_ref().and_then(|head| head.content_type()?.attribute("boundary"));
-    let end = boundary.map_or(String::new(), |boundary| format!("\n--{boundary}--\n"));
-    let whole = [bytes, end.as_bytes()].concat();
+    let end = boundary.map_or(String::new(), |boundary| format!("--{boundary}--"));
+    let whole = [bytes, b"\n", end.as_bytes()].concat();
     let mail = parser.parse(&whole).ok_or("it holds no mail")?;
     let mut out = String::new();
     let mut header = |name: &str, value: Option<String>| {
@@ -29,7 +29,8 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
             PartType::Text(text) => text.replace("\r\n", "\n"),
             _ => continue,
         };
-        out.push_str(&format!("\n{}\n", text.trim_end()));
+        let text = text.trim_end();
+        out.push_str(&format!("\n{}\n", text.strip_suffix(&end).unwrap_or(text).trim_end()));
     }
     for attachment in mail.attachments() {
         let subject = attachment.message().and_then(|mail| mail.subject());

@@ -26,16 +26,19 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
     }
     let mut out = Blocks::default();
     // Some programs number it.
-    let mut names = archive.file_names().flatten().map(String::from);
-    let main = names.find(|name| name.starts_with("word/document") && name.ends_with(".xml")).unwrap_or_default();
-    drop(names);
+    let number = |name: &String| Some(name.strip_prefix("word/document")?.strip_suffix(".xml")?.to_owned());
+    let is_main = |name: &String| number(name).is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));
+    let main = archive.file_names().flatten().map(String::from).filter(is_main).min().unwrap_or_default();
     if let Some(document) = part(&mut archive, &main)? {
-        let styles = part(&mut archive, "word/styles.xml")?.map(|xml| headings(&xml)).transpose()?.unwrap_or_default();
+        let styles = part(&mut archive, "word/styles.xml").ok().flatten().and_then(|xml| headings(&xml).ok());
+        let styles = styles.unwrap_or_default();
         word(&document, &styles, &mut out)?;
         for notes in ["word/footnotes.xml", "word/endnotes.xml"] {
-            if let Some(notes) = part(&mut archive, notes)? {
-                out.block();
-                word(&notes, &styles, &mut out)?;
+            out.block();
+            match part(&mut archive, notes) {
+                Ok(Some(notes)) => word(&notes, &styles, &mut out)?,
+                Ok(None) => {}
+                Err(why) => out.text(&format!("[{why}]")),
             }
         }
     } else if let Some(content) = part(&mut archive, "content.xml")? {

@@ -13,6 +13,8 @@ pub(super) const SLICE: &str = "__slice";
 /// The filter in place of `%`.
 pub(super) const PERCENT: &str = "__percent";
 const FILLED: &str = ")|__percent(";
+/// Words that end an operand.
+const KEYWORDS: [&str; 5] = ["and", "or", "if", "elif", "else"];
 /// A name that no template defines: the placeholder for a default that is evaluated later.
 const UNSET: &str = "__unset";
 
@@ -220,7 +222,9 @@ fn operators(tokens: &mut Vec<Token<'_>>) {
         if token.is("%") {
             signs.push((*from, sign(Kind::Open, "(")));
         } else if ends {
-            if *is_second || token.is("~") {
+            // The engine refuses a missing operand.
+            let is_empty = tokens.get(*from..at).unwrap_or_default().iter().all(|token| token.kind == Kind::Space);
+            if (*is_second || token.is("~")) && !is_empty {
                 signs.extend([(*from, sign(Kind::Open, "(")), (at, sign(Kind::Close, ")|string "))]);
             }
             levels.pop();
@@ -234,17 +238,25 @@ fn operators(tokens: &mut Vec<Token<'_>>) {
 
 /// Whether a token outside of brackets belongs to an operand of `~`.
 fn is_tighter(tokens: &[Token<'_>], at: usize) -> bool {
-    let Some((before, [token, ..])) = tokens.split_at_checked(at) else { return false };
+    let Some((before, [token, after @ ..])) = tokens.split_at_checked(at) else { return false };
     let mut before = before.iter().rev().filter(|token| token.kind != Kind::Space);
+    let is_attribute = before.clone().next().is_some_and(|token| token.text.trim() == ".");
     match (token.kind, token.text.trim()) {
         (Kind::Close, _) => false,
         (Kind::Space, text) => text.is_empty(),
-        // Of a number.
-        (Kind::Sign, "-" | "+") => before.next().is_none_or(|token| matches!(token.kind, Kind::Sign | Kind::Open)),
+        (Kind::Word, _) if is_attribute => true,
+        // A sign of a number, or the arithmetic of weaker binding.
+        (Kind::Sign, "-" | "+") => before.next().is_none_or(|last| {
+            let is_keyword = KEYWORDS.contains(&last.text) || last.is("not") || last.is("in");
+            let is_name = before.next().is_some_and(|token| token.text.trim() == ".");
+            matches!(last.kind, Kind::Sign | Kind::Open) || last.kind == Kind::Word && is_keyword && !is_name
+        }),
         (Kind::Sign, text) => is_product(token) || matches!(text, "." | "|"),
-        // Of a test: `is not in`.
+        // The tests `is in` and `is not in` bind tighter than the operators.
         (Kind::Word, "not" | "in") => before.find(|token| !token.is("not")).is_some_and(|token| token.is("is")),
-        (Kind::Word, text) => !matches!(text, "and" | "or" | "if" | "elif" | "else" | "recursive"),
+        // The end of a loop's tag.
+        (Kind::Word, "recursive") => after.iter().any(|token| token.kind != Kind::Space),
+        (Kind::Word, text) => !KEYWORDS.contains(&text),
         _ => true,
     }
 }

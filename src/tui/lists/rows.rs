@@ -22,7 +22,6 @@ const WIDE: usize = 100;
 const ANSWER_ROWS: u16 = 6;
 const LIBRARY: &str = "Library";
 
-/// What the filter looks at.
 pub(super) fn text(item: &Item) -> String {
     match item {
         Item::Session(r) => format!("{} {}", r.name, r.title),
@@ -64,7 +63,6 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
     }
 }
 
-/// What is shown below the list.
 pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
     let cells = usize::from(area.width).saturating_sub(4);
     let about = |text: String| {

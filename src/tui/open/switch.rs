@@ -101,7 +101,6 @@ pub(in super::super) fn leave(app: &mut App, request: Request) {
     app.open.leaving = at_work.then_some(Leaving { request: app.sent, stay });
 }
 
-/// The runtime has opened a session.
 pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSession>) {
     let by_key = app.open.wanted.take() == Some(serial);
     let old = app.open.serial;

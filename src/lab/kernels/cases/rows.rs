@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::{Case, EPS, HEAD, Part, Run, Sizes, matrix, norm, perform, product, tokens, values, view, weight};
 use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, TopLogits};
 
-/// The output of an operation.
 struct Output {
     width: usize,
     kind: BufKind,
@@ -22,7 +21,6 @@ impl Output {
     }
 }
 
-/// What most operations write.
 const OUT: Output = Output { width: 0, kind: BufKind::Activation, adds: false, last: false };
 
 /// The residual stream, which an operation adds to.
