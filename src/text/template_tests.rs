@@ -124,6 +124,9 @@ fn named_templates_and_a_file_next_to_the_config_are_found() {
 fn a_broken_template_is_refused_with_its_line() {
     let error = Template::new("a\n{% if %}", "", "").unwrap_err().to_string();
     assert!(error.contains("line 2"), "{error}");
+    for missing in ["{{ 'a' ~ }}", "{{ ['a' ~ ] }}", "{{ {'a': 'b' ~ } }}"] {
+        assert!(Template::new(missing, "", "").is_err(), "{missing}");
+    }
     let t = Template::new("{{ strftime_now('%Y') }}", "", "").unwrap();
     assert!(t.render(&[], &RenderOptions::default()).unwrap().starts_with("20"));
 }
