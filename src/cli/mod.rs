@@ -201,7 +201,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let named = arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--data-dir"));
+    let named = cli.global.data_dir.is_some();
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(
@@ -216,9 +216,12 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // Read-only commands create no data directory.
     let is_there = !task.only_looks() || context.dirs.data.exists();
-    if named && !is_there && !json {
+    if named && !is_there {
         let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
-        return Err(Failure::new(Exit::Failure, why).hint("--data-dir names another folder"));
+        if !json {
+            return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
+        }
+        context.note(&why);
     }
     let _log = is_there.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };

@@ -1,6 +1,6 @@
 //! `sala-chat serve`: opens what the server needs, says where it listens, ends it in order. `bench serve` uses it too.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,21 +72,23 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
 }
 
 pub(super) fn malformed(text: &str) -> Option<String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    match port {
-        Some(Ok(_)) => None,
-        Some(Err(_)) => Some("a port is a whole number from 0 to 65535 (ADDR:PORT is needed)".to_owned()),
-        None => Some(format!("ADDR:PORT is needed, as 127.0.0.1:{}", text.parse::<u16>().unwrap_or(8080))),
-    }
+    let address = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let is_port = address.map_or(text, |(_, port)| port).parse::<u16>().is_ok();
+    let why = match address {
+        Some(_) => "a port is a whole number from 0 to 65535 (ADDR:PORT is needed)",
+        None => "ADDR:PORT is needed, as 127.0.0.1:8080",
+    };
+    (!is_port).then(|| why.to_owned())
 }
 
-/// The addresses that a text means; `from` is the option or the setting that it is of.
+/// The addresses that a text means, a port alone one of this machine; `from` is the option or the setting that it is of.
 fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
     let wrong = |why: String| Failure::usage(format!("{from} {text}: {why}"));
     if let Some(why) = malformed(text) {
         return Err(wrong(why));
     }
-    let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.collect();
+    let port = text.parse().map(|port| vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))]);
+    let found = port.or_else(|_| text.to_socket_addrs().map(Vec::from_iter)).map_err(|e| wrong(e.to_string()))?;
     if found.is_empty() { Err(wrong("no such address".into())) } else { Ok(found) }
 }
 

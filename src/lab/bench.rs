@@ -72,9 +72,7 @@ struct Bench<'a, B: DraftOps> {
     decode: usize,
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
-    /// The state at the end of the current context.
     frontier: CheckpointImage,
-    /// The time to read all tokens so far.
     read_seconds: f64,
 }
 

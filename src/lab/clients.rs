@@ -84,7 +84,6 @@ impl EngineClient {
         }
     }
 
-    /// Waits until these commands are done.
     pub(super) fn all(&self, commands: &[u64]) -> Result<Events, Failure> {
         self.all_with(commands, |_| ())
     }

@@ -235,7 +235,6 @@ impl Server {
     }
 }
 
-/// A question that the engine answers.
 struct Open {
     sequence: SequenceId,
     job: u64,

@@ -78,7 +78,6 @@ struct Lanes {
     waiting: Vec<(usize, Branch)>,
     /// The number of the next branch.
     next: usize,
-    /// Most slots.
     most: usize,
     /// Slots of branches that have ended.
     free: Vec<Slot>,

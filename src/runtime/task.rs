@@ -75,7 +75,6 @@ impl Task {
         }
     }
 
-    /// While a verb waits for it.
     pub(super) fn activity(&self) -> Activity {
         match self.cancel.is_cancelled() {
             true => Activity::Stopping,

@@ -164,7 +164,10 @@ impl Verb {
 
     /// Shows a question; `None` if the user stops instead of answering.
     pub async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
-        if self.quitting {
+        // A stop that waits concerns the work before the question.
+        let stopped = self.here.slot.cancel.is_cancelled();
+        self.wait(Wait::Turn).await;
+        if self.quitting || !stopped && self.here.slot.cancel.is_cancelled() {
             return None;
         }
         self.next_question += 1;

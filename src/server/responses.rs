@@ -234,7 +234,6 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
     items
 }
 
-/// The items of a request, in pages.
 pub(super) fn input_items(shared: &Shared, id: &str, mut fields: Fields) -> Result<Value> {
     let named = shared.records.get(id, "response_id")?;
     let newest_first = match fields.text("order")?.as_deref() {

@@ -67,9 +67,7 @@ pub(super) struct Worker {
     engine: Engine,
     keep: Keep,
     planned: Sender<(u64, Result<Plan>)>,
-    /// In the order of their arrival.
     requests: Vec<Entry>,
-    /// Of the request that runs.
     wait: Wait,
     wake: Option<Result<Wake>>,
     slots: Slots,

@@ -155,7 +155,7 @@ mod tests {
             "a → b → c ≤ d\n",
             "\u{1b}[31mred\u{1b}[0m and more of it\n",
             "a bell after more than two hundred characters: \u{7}, which older programs ring at the end of what they print, so \
-             that someone who looks at another window hears that they are done, and whoever sits in the next room as well",
+             that someone who looks at another window hears that they are done, as does everyone in the next room",
         ] {
             for (bytes, name) in [
                 (text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(), "UTF-16LE"),

@@ -128,8 +128,9 @@ impl Composer {
             Action::Backspace => self.delete_range(self.before(at)..at),
             Action::Delete => self.delete_range(at..self.after(at)),
             Action::KillWord => self.cut_range(self.word_before(at)..at),
-            // At the start of a line, the line break before it.
-            Action::KillToStart => self.cut_range(self.line_start().min(at.saturating_sub(1))..at),
+            // The line break before it; what was cut before can still be inserted.
+            Action::KillToStart if at == self.line_start() => self.delete_range(self.before(at)..at),
+            Action::KillToStart => self.cut_range(self.line_start()..at),
             // At the end of a line, the line break.
             Action::KillToEnd if self.at_line_end() => self.cut_range(at..self.after(at)),
             Action::KillToEnd => self.cut_range(at..self.line_end()),

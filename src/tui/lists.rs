@@ -121,7 +121,6 @@ pub struct ListView {
     texts: Vec<String>,
     /// Indices of the items that match the filter.
     shown: Vec<usize>,
-    /// A row of those.
     selected: usize,
     query: String,
     /// More answers follow.

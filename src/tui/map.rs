@@ -116,7 +116,6 @@ impl MapView {
         self.at = if first { most() } else { self.cells.iter().rposition(|c| c.from <= token).unwrap_or(0) };
     }
 
-    /// By rows.
     pub fn scroll(&mut self, by: isize) {
         self.step(by.saturating_mul(isize::try_from(self.size.0).unwrap_or(1)));
     }

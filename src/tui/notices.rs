@@ -27,7 +27,8 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
     match &notice {
         Notice::Note(Level::Warn | Level::Error, text) => {
             if let Some(attempt) = &mut app.attempt {
-                attempt.warning = Some(text.clone());
+                let before = attempt.warning.take().map_or(String::new(), |before| format!("{before} "));
+                attempt.warning = Some(format!("{before}{text}"));
             }
         }
         Notice::Activity(Activity::Busy { .. }) => {}

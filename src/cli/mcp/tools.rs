@@ -147,6 +147,9 @@ impl Tools {
         open_world_hint = false
     ))]
     async fn add_document(&self, Parameters(args): Parameters<AddArgs>, context: Context) -> Answered {
+        if args.path.trim().is_empty() {
+            return Err("path is empty: name a file or folder.".to_owned());
+        }
         let real = self.roots.allowed(&args.path)?;
         let path = real.to_str().ok_or_else(|| format!("{}: its name is not UTF-8 text", args.path))?.to_owned();
         let notices = self.call(Request::Library(LibraryAction::Add(path)), &context).await?;

@@ -238,7 +238,6 @@ impl Fixture<'_> {
         self.add(tensor, judged(self.precision, kind, found, golden));
     }
 
-    /// Compares with the golden tensor of this name.
     fn compare(&mut self, tensor: &str, kind: Kind, found: &[f32]) -> Result<()> {
         let golden = self.floats(tensor)?;
         self.judge(tensor, kind, found, &golden);

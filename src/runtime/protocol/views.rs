@@ -123,7 +123,7 @@ impl SessionRow {
         }
     }
 
-    /// Its tokens, for a column; `-` if no model has read it.
+    /// Its tokens, for a column; `-` for none, as of a session that no model has read.
     pub fn read(&self) -> String {
         if self.tokens == 0 { "-".to_owned() } else { grouped(self.tokens) }
     }

@@ -21,7 +21,6 @@ struct Occupant {
 }
 
 pub(super) struct RequestSlot {
-    /// Its sequence in the engine.
     pub engine: Slot,
     /// The whole live path is kept among the requests, or on its way to disk; state on top of any other path cannot be
     /// kept.

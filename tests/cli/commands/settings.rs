@@ -79,8 +79,8 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     home.write(".config/sala-chat/config.toml", "[serve]\nlisten = \"nowhere\"\n");
     assert!(err(&home.run(&["--demo", "serve"])).contains("serve.listen nowhere: ADDR:PORT is needed"));
     assert!(err(&home.run(&["--demo", "serve", "--listen", "::1:x"])).contains("--listen ::1:x: a port is"));
-    let port = home.run(&["--demo", "serve", "--port", "8085"]);
-    assert!(err(&port).contains("--listen 8085: ADDR:PORT is needed, as 127.0.0.1:8085"), "{}", err(&port));
+    let port = home.run(&["--demo", "serve", "--port", "80850"]);
+    assert!(err(&port).contains("--listen 80850: ADDR:PORT is needed, as 127.0.0.1:8080"), "{}", err(&port));
     // What messages advise to set can be set, if it can be used.
     let set = |key: &str, value: &str| home.run(&["config", "set", key, value]);
     assert_eq!(set("load.converters.docx", "pandoc --to plain {in}").status.code(), Some(0));
