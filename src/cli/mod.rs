@@ -221,7 +221,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         if !json {
             return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
         }
-        context.note(&why);
+        context.warn(&why);
     }
     let _log = is_there.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
