@@ -202,7 +202,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     // The variable may name a folder that is still to be made.
-    let named = cli.global.data_dir.is_some() && std::env::var_os("SALA_CHAT_DATA_DIR").is_none();
+    let variable = std::env::var_os("SALA_CHAT_DATA_DIR").map(PathBuf::from);
+    let named = cli.global.data_dir != variable;
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(
