@@ -79,7 +79,8 @@ fn split_answer(text: String) -> Split {
                 "reasoning" => thoughts.push(reasoning(body)),
                 "code_interpreter" => {
                     pieces.push(code(body));
-                    match attribute(attributes, "output").map(output) {
+                    let printed = attributes.split_once(" output=\"").and_then(|(_, value)| value.split_once('"'));
+                    match printed.map(|(escaped, _)| output(escaped)) {
                         Some(Some(output)) => pieces.push(code_block(&output, None)),
                         Some(None) => left_out.other += 1,
                         None => {}
@@ -140,11 +141,6 @@ fn code(body: &str) -> String {
     }
 }
 
-fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
-    let (_, value) = attributes.split_once(&format!(" {name}=\""))?;
-    value.split_once('"').map(|(value, _)| value)
-}
-
 fn output(escaped: &str) -> Option<String> {
     match serde_json::from_str(&unescaped(escaped)).ok()? {
         Value::String(text) => Some(text),
@@ -158,14 +154,9 @@ fn output(escaped: &str) -> Option<String> {
 }
 
 fn unescaped(written: &str) -> String {
-    let mut text = written.to_owned();
     // The ampersand last: an earlier replacement would decode `&amp;lt;` twice.
-    for (written, meant) in
-        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")]
-    {
-        text = text.replace(written, meant);
-    }
-    text
+    let marks = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")];
+    marks.into_iter().fold(written.to_owned(), |text, (written, meant)| text.replace(written, meant))
 }
 
 #[cfg(test)]

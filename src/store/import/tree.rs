@@ -61,12 +61,15 @@ struct Above {
 }
 
 impl Tree {
-    /// Adds a node; a second one of the same name replaces the first.
+    /// Adds a node; a second one of the same name replaces the first, which is counted if it said something.
     pub fn put(&mut self, name: String, parent: Option<String>, content: Content) {
         let node = Node { parent, content };
         let at = *self.by_name.entry(name).or_insert(self.nodes.len());
         match self.nodes.get_mut(at) {
-            Some(there) => *there = node,
+            Some(there) => {
+                self.left_out.other += u64::from(!matches!(there.content, Content::Nothing));
+                *there = node;
+            }
             None => self.nodes.push(node),
         }
     }
