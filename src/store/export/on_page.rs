@@ -104,7 +104,7 @@ fn beginnings_of_html(text: &str, mut at: usize) -> Vec<usize> {
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // Characters that nobody sees may be anywhere in it, and signs of a heading that were escaped before around it.
+    // It may contain invisible characters anywhere, and at its ends `#` signs that were escaped before.
     let is_seen =
         |c: &char| c.width().is_some_and(|w| w > 0) && !is_unseen(*c) && !c.is_whitespace() && *c != '\u{115f}';
     let seen: String = words.chars().filter(is_seen).collect();

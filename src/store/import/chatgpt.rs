@@ -80,8 +80,8 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
 
 fn thoughts_of(list: &Value) -> String {
     let parts = |thought: &Value| {
-        let parts = [&thought["summary"], &thought["content"]].map(|part| part.as_str().unwrap_or_default());
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+        let parts = ["summary", "content"].into_iter().filter_map(|part| thought[part].as_str());
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     };
     let thoughts = items(list).into_iter().map(|(_, thought)| parts(thought)).filter(|thought| !thought.is_empty());
     thoughts.collect::<Vec<_>>().join("\n\n")

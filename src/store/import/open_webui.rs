@@ -47,14 +47,11 @@ fn words(message: &Value, left_out: &mut LeftOut) -> Option<Words> {
     let role = left_out.speaker(message["role"].as_str(), !content.is_empty())?;
     left_out.add(inside);
     left_out.add(attached(&message["files"]));
-    let (text, thinking) = match role {
-        Role::Assistant => {
-            let split = split_answer(content);
-            left_out.add(split.left_out);
-            (split.text, split.thinking)
-        }
-        Role::User | Role::System | Role::Document => (content, String::new()),
+    let Split { text, thinking, left_out: of_answer } = match role {
+        Role::Assistant => split_answer(content),
+        Role::User | Role::System | Role::Document => Split { text: content, ..Split::default() },
     };
+    left_out.add(of_answer);
     Some(Words { role, text, thinking, created_ms: time_ms(&message["timestamp"]) })
 }
 
