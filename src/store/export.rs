@@ -229,8 +229,11 @@ fn settings_json(kept: String) -> serde_json::Value {
         Ok(serde_json::Value::Object(mut settings)) => {
             let sampling = settings.get_mut("sampling").and_then(serde_json::Value::as_object_mut);
             for value in sampling.into_iter().flat_map(|s| s.values_mut()).filter(|v| v.is_f64()) {
-                let shortest = value.as_f64().and_then(|long| (long as f32).to_string().parse::<f64>().ok());
-                *value = shortest.into();
+                let short = value.as_f64().unwrap_or_default() as f32;
+                let long = format!("{:?}", f64::from(short)).parse();
+                if long.is_ok_and(|long: serde_json::Value| long == *value) {
+                    *value = format!("{short:?}").parse().unwrap_or_default();
+                }
             }
             settings.into()
         }
@@ -262,5 +265,22 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
         }
         Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
         Overwrite::No | Overwrite::Yes => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_digits_of_an_f32_are_made_shorter() {
+        let exported =
+            |value: &str| settings_json(format!(r#"{{"sampling":{{"top_p":{value}}}}}"#))["sampling"]["top_p"].clone();
+        for (long, short) in [("0.699999988079071", "0.7"), ("0.10000000149011612", "0.1"), ("1.0", "1.0")] {
+            assert_eq!(exported(long).to_string(), short);
+        }
+        for same in ["0.5", "0.7", "0.12345678901", "1e-60", "1e300", "7", "null"] {
+            assert_eq!(exported(same), same.parse::<serde_json::Value>().unwrap(), "{same}");
+        }
     }
 }

@@ -107,19 +107,6 @@ pub struct Gathered {
     pub skipped: Vec<Skipped>,
 }
 
-impl Gathered {
-    fn skip(&mut self, name: &str, error: SourceError, may_skip: bool) -> Result<(), SourceError> {
-        if !may_skip || matches!(error, SourceError::Cancelled) {
-            return Err(error);
-        }
-        // Without the name, and without the fate of a load of this file alone.
-        let reason = error.to_string().replace(" Nothing was loaded.", "").replace(&format!("file: {name}."), "file.");
-        let reason = reason.strip_prefix(&format!("{name}: ")).unwrap_or(&reason).to_owned();
-        self.skipped.push(Skipped { name: name.to_owned(), reason });
-        Ok(())
-    }
-}
-
 impl Document {
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
         refuse_nothing(name, text)?;
@@ -138,7 +125,15 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
 /// Everything the paths mean, or nothing if a named file cannot be read. A folder without text is skipped among others.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let (mut gathered, mut seen) = (Gathered::default(), BTreeSet::new());
-    let (mut total, mut empty) = (0u64, Vec::new());
+    let (mut total, mut empty, mut first) = (0u64, Vec::new(), None);
+    let mut skip = |name: &str, error: SourceError, named: bool| {
+        if named && !options.partly || matches!(error, SourceError::Cancelled | SourceError::Blank) {
+            return Err(error);
+        }
+        let skipped = Skipped { name: name.to_owned(), reason: error.reason(name) };
+        first = first.take().or(named.then_some(error));
+        Ok(skipped)
+    };
     for path in paths {
         if path == sample::PATH {
             gathered.documents.push(Document::inline(sample::NAME, sample::TEXT)?);
@@ -148,7 +143,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         let Files { found, skipped, .. } = match find(std::slice::from_ref(path), options, cancel) {
             Ok(files) => files,
             Err(error) => {
-                gathered.skip(path, error, options.partly)?;
+                gathered.skipped.push(skip(path, error, true)?);
                 continue;
             }
         };
@@ -169,15 +164,15 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                     }
                     gathered.documents.push(document);
                 }
-                Err(error) => gathered.skip(&found.shown, error, options.partly || !found.named)?,
+                Err(error) => gathered.skipped.push(skip(&found.shown, error, found.named)?),
             }
         }
         if gathered.documents.len() == before && !accounted {
             empty.push(path.clone());
         }
     }
-    if gathered.documents.is_empty() && options.partly {
-        return gather(paths, &SourceOptions { partly: false, ..options.clone() }, cancel);
+    if let Some(error) = first.filter(|_| gathered.documents.is_empty()) {
+        return Err(error);
     }
     if gathered.documents.is_empty() && !empty.is_empty() {
         return Err(SourceError::EmptyFolder { name: empty.join(", "), skipped: gathered.skipped });
@@ -234,9 +229,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
                 }
                 expand(given, options, &mut files, cancel)?;
             }
-            Err(e) => {
-                return Err(SourceError::Io { name: given.clone(), reason: plain_words(&e) });
-            }
+            Err(e) => return Err(SourceError::Io { name: given.clone(), reason: plain_words(&e) }),
         }
     }
     let mut seen = BTreeSet::new();
@@ -284,11 +277,8 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
                 continue;
             }
         };
-        if meta.is_dir() {
-            files.folders.push(entry.into_path());
-            continue;
-        }
         if !meta.is_file() {
+            files.folders.extend(meta.is_dir().then(|| entry.into_path()));
             continue;
         }
         if files.found.len() >= FILES {

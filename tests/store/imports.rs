@@ -291,19 +291,42 @@ fn odd_forms_of_chatgpt_lose_no_text() {
     let nodes = r#"{"id": "r", "children": ["a"]},
         {"id": "a", "children": ["b"], "message": {"author": "user", "content": "first"}},
         {"id": "b", "children": ["c"], "message": {"author": {"role": "assistant"}, "content": {"content_type": "text", "text": "second"}}},
-        {"id": "c", "message": {"author": {"role": "user"}, "content": {"parts": "lost, and counted"}}}"#;
+        {"id": "c", "message": {"author": {"role": "user"}, "content": {"parts": "third"}}}"#;
     let (done, messages) = imported(&format!(r#"[{{"title": "List", "mapping": [{nodes}]}}]"#));
     let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
-    assert_eq!(
-        (texts.as_slice(), done.left_out),
-        (&["first", "second"][..], LeftOut { other: 1, ..LeftOut::default() })
-    );
+    assert_eq!((texts.as_slice(), done.left_out), (&["first", "second", "third"][..], LeftOut::default()));
+    // Nodes of a list are named by themselves, by their messages, or by their numbers.
+    let list = r#"{"message": {"author": "user", "content": "first"}},
+        {"parent": 0, "message": {"id": "m", "author": "assistant", "content": "second"}},
+        {"parent": "m", "message": {"author": "user", "content": "third"}}"#;
+    let (done, messages) = imported(&format!(r#"[{{"title": "List", "mapping": [{list}]}}]"#));
+    let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+    assert_eq!((done.messages, texts.as_slice()), (3, &["first", "second", "third"][..]));
+    let twice = r#"{"id": "a", "message": {"author": "user", "content": "lost, and counted"}},
+        {"id": "a", "message": {"author": "user", "content": "kept"}}"#;
+    let (done, messages) = imported(&format!(r#"[{{"title": "Twice", "mapping": [{twice}]}}]"#));
+    assert_eq!((messages[0].text.as_str(), done.left_out), ("kept", LeftOut { other: 1, ..LeftOut::default() }));
     // Names of nodes that are numbers, in one place or the other.
     let nodes = r#""1": {"parent": null, "message": {"author": {"role": "user"}, "content": {"parts": ["first"]}}},
         "2": {"parent": 1, "message": {"author": {"role": "assistant"}, "content": {"parts": ["second"]}}},
         "3": {"parent": 2, "message": {"author": {"role": "user"}, "content": {"parts": ["left"]}}}"#;
     let (_, messages) = imported(&format!(r#"[{{"title": "N", "current_node": 2, "mapping": {{{nodes}}}}}]"#));
     assert_eq!(messages.iter().map(|m| m.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+    // Parents that are not in the file, and children that are above.
+    for (of_first, of_second) in [
+        (r#""parent": null, "children": ["2"]"#, r#""parent": """#),
+        (r#""children": ["2"]"#, r#""parent": "gone""#),
+        (r#""parent": null, "children": ["2"]"#, r#""parent": "1", "children": ["1"]"#),
+        (r#""children": ["1", "2"]"#, r#""children": ["2", "1"]"#),
+    ] {
+        let nodes = format!(
+            r#""1": {{{of_first}, "message": {{"author": "user", "content": "first"}}}},
+            "2": {{{of_second}, "message": {{"author": "assistant", "content": "second"}}}}"#
+        );
+        let (_, messages) = imported(&format!(r#"[{{"title": "N", "mapping": {{{nodes}}}}}]"#));
+        let texts: Vec<&str> = messages.iter().map(|m| m.text.as_str()).collect();
+        assert_eq!(texts, ["first", "second"], "{of_first}; {of_second}");
+    }
     // A conversation of a program that is not known is named.
     let other = r#"{"name": "Elsewhere", "chat_messages": [{"text": "Hi"}]}"#;
     let (done, _) = imported(&format!(r#"[{{"title": "N", "mapping": {{{nodes}}}}}, {other}]"#));

@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
+use unicode_width::UnicodeWidthChar;
 
+use crate::core::sanitize::is_unseen;
 use crate::core::transcript::Role;
 use crate::text::with_newlines;
 
@@ -40,7 +42,9 @@ pub(super) fn on_page(text: &str) -> String {
 /// The text with the end that its last block lacks, or with backslashes that turn headings of the page into text. `None`
 /// if nothing is wrong. Parsers differ in what begins a block of HTML, so that none does without `html`.
 fn improved(text: &str, html: bool) -> Option<String> {
-    let page = format!("{}{NEXT}", if html { text.to_owned() } else { text.replace('<', "x") });
+    // The parser overlooks the end of a block that a tab follows.
+    let page = text.replace("\t\n", " \n") + NEXT;
+    let page = if html { page } else { page.replace('<', "x") };
     let (mut places, mut depth) = (Vec::new(), 0);
     let mut last = (None, 0..0);
     let mut heading: Option<(HeadingLevel, Range<usize>, String)> = None;
@@ -62,7 +66,9 @@ fn improved(text: &str, html: bool) -> Option<String> {
                     && range.start < text.len()
                     && is_of_page(level, &words)
                 {
-                    places.push(mark(&page, range));
+                    let own = page.get(range.clone()).unwrap_or_default().trim_end();
+                    let before = if own.starts_with('#') { "" } else { own.trim_end_matches(['=', '-']) };
+                    places.push(range.start + before.len());
                 }
             }
             (Event::Text(part) | Event::Code(part), Some((.., words))) => words.push_str(&part),
@@ -72,56 +78,51 @@ fn improved(text: &str, html: bool) -> Option<String> {
     }
     match last {
         (Some(Tag::CodeBlock(CodeBlockKind::Fenced(_))), block) if block.end > text.len() => {
-            let fence = fence_after(None, text.get(block.start..)?.lines().next()?)?;
-            return Some(format!("{text}\n{fence}"));
+            let rest = text.get(block.start..)?;
+            let ended = format!("{text}\n{}", fence_after(None, rest.lines().next()?)?);
+            // With HTML, the fence may be a part of it, and the end would begin a block.
+            if html || improved(&ended, true).is_none() {
+                return Some(ended);
+            }
+            places.push(block.start + rest.len() - rest.trim_start().len());
         }
         (Some(Tag::HtmlBlock), block) if block.end > text.len() => places.extend(beginnings_of_html(text, block.start)),
         _ => {}
     }
-    (!places.is_empty()).then(|| with_backslashes(text, &places))
+    (!places.is_empty()).then(|| with_backslashes(text, places))
 }
 
 /// Where an HTML block begins that a blank line does not end, and each later line that would begin one.
-fn beginnings_of_html(text: &str, block: usize) -> Vec<usize> {
-    let (mut places, mut at) = (Vec::new(), block);
-    for line in text.get(block..).unwrap_or_default().split_inclusive('\n') {
+fn beginnings_of_html(text: &str, mut at: usize) -> Vec<usize> {
+    let lines = text.get(at..).unwrap_or_default().split_inclusive('\n').map(|line| {
         let own = line.trim_start_matches(' ');
-        if own.starts_with('<') && line.len() - own.len() <= 3 {
-            places.push(at + line.len() - own.len());
-        }
+        let indent = line.len() - own.len();
         at += line.len();
-    }
-    places
+        (own.starts_with('<') && indent <= 3).then_some(at - own.len())
+    });
+    lines.flatten().collect()
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
-    // Invisible characters may surround it, and the signs of a heading that were escaped before.
-    let title = words.trim_start_matches(|c: char| !c.is_alphanumeric());
-    let name = title.trim_end_matches(|c: char| !c.is_alphanumeric());
+    // It may contain invisible characters anywhere, and at its ends `#` signs that were escaped before.
+    let is_seen =
+        |c: &char| c.width().is_some_and(|w| w > 0) && !is_unseen(*c) && !c.is_whitespace() && *c != '\u{115f}';
+    let seen: String = words.chars().filter(is_seen).collect();
+    let title = seen.trim_start_matches('#');
     match level {
-        HeadingLevel::H1 => title.starts_with("Branch after #"),
+        HeadingLevel::H1 => title.starts_with("Branchafter#"),
         HeadingLevel::H2 => {
+            let name = title.trim_end_matches('#');
             title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&name)
         }
         _ => false,
     }
 }
 
-fn mark(text: &str, heading: Range<usize>) -> usize {
-    let own = text.get(heading.clone()).unwrap_or_default();
-    let before = if own.starts_with('#') { "" } else { own.trim_end().trim_end_matches(['=', '-']) };
-    heading.start + before.len()
-}
-
-fn with_backslashes(text: &str, places: &[usize]) -> String {
-    let (mut out, mut at) = (String::with_capacity(text.len() + places.len()), 0);
-    for place in places {
-        out.push_str(text.get(at..*place).unwrap_or_default());
-        out.push('\\');
-        at = *place;
-    }
-    out.push_str(text.get(at..).unwrap_or_default());
-    out
+fn with_backslashes(text: &str, places: Vec<usize>) -> String {
+    let mut places = places.into_iter().peekable();
+    let mut before = |at: usize| places.next_if_eq(&at).map(|_| '\\');
+    text.char_indices().flat_map(|(at, c)| before(at).into_iter().chain([c])).collect()
 }
 
 /// The fence of the block that is open after a line, outside of lists and quotations.
@@ -164,6 +165,7 @@ mod tests {
             ("##\tYou\t#", "\\##\tYou\t#"),
             ("You\u{1c}\n-", "You\u{1c}\n\\-"),
             ("## \u{200b}Document: a.txt", "\\## \u{200b}Document: a.txt"),
+            ("## Y\u{3164}o\u{115f}u \u{1160}\u{fe0f}", "\\## Y\u{3164}o\u{115f}u \u{1160}\u{fe0f}"),
             ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
             ("<h2>a</h2>\n## You", "<h2>a</h2>\n\\## You"),
             ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
@@ -177,12 +179,26 @@ mod tests {
             "# You",
             "### You",
             "## Your turn",
+            "## System:",
+            "## You?",
+            "## (Assistant)",
+            "System:\n---",
             "You\n===",
             "a\n\n---\n\nb",
             "```\n## You\n```",
             "    ## You",
         ] {
             assert_eq!(on_page(&format!("So:\n\n{own}")), format!("So:\n\n{own}"));
+        }
+    }
+
+    #[test]
+    fn a_fence_that_only_some_parsers_see_is_text() {
+        for (text, expected) in [
+            ("<pre>\n```\n</pre>\n\nmore text", "<pre>\n\\```\n</pre>\n\nmore text"),
+            ("<pre>\n  ~~~\n</pre>", "<pre>\n  \\~~~\n</pre>"),
+        ] {
+            assert_eq!(on_page(text), expected);
         }
     }
 
@@ -199,6 +215,8 @@ mod tests {
             // Some parsers know no `h2`, and some no HTML.
             ("<h2>a</h2>\n```\nb", Some("```")),
             ("<details>\n\n```\na\n```\n\n</details>", None),
+            ("~~~\t\n~~~\t\n+++", None),
+            ("```\na\n``` \t\n\n## b", None),
             ("a ``` b", None),
             ("```\na\n```", None),
             ("```rust\nlet a;\n```\nand ~~~", None),

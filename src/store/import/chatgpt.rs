@@ -1,7 +1,8 @@
 //! A conversation of ChatGPT's `conversations.json`: nodes with parents. Skips and counts messages of the system, of
 //! and to tools, and those that ChatGPT itself hides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::iter::successors;
 
 use serde_json::Value;
 
@@ -14,14 +15,21 @@ use crate::store::export::SessionJson;
 pub(super) fn conversation(conversation: &Value) -> (SessionJson, LeftOut) {
     let mut tree = Tree::default();
     let nodes = items(&conversation["mapping"]);
-    let mut above = HashMap::new();
+    let known: HashSet<&String> = nodes.iter().map(|(id, _)| id).collect();
+    let own = nodes.iter().filter_map(|(id, node)| Some((id.clone(), name(&node["parent"])?)));
+    let mut parents: HashMap<String, String> = own.filter(|(_, parent)| known.contains(parent)).collect();
+    // A node without a known parent is below the one that lists it, unless that one is not far below it.
     for (id, node) in &nodes {
-        above.extend(items(&node["children"]).into_iter().filter_map(|(_, child)| Some((name(child)?, id.clone()))));
+        for child in items(&node["children"]).into_iter().filter_map(|(_, child)| name(child)) {
+            let mut up = successors(Some(id), |at| parents.get(*at)).take(1_000);
+            if !parents.contains_key(&child) && !up.any(|at| *at == child) {
+                parents.insert(child, id.clone());
+            }
+        }
     }
     for (id, node) in nodes {
         let content = content(&node["message"], &mut tree.left_out);
-        let parent = name(&node["parent"]).or_else(|| above.remove(&id));
-        tree.put(id, parent, content);
+        tree.put(id.clone(), parents.get(&id).cloned(), content);
     }
     let title = conversation["title"].as_str().unwrap_or_default();
     tree.conversation(title, name(&conversation["current_node"]))
@@ -31,7 +39,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
     let content = &message["content"];
     let kind = content["content_type"].as_str().unwrap_or("text");
     let mut inside = LeftOut::default();
-    let shown = parts(Some(&content["parts"]).filter(|list| list.is_array()).unwrap_or(content), &mut inside);
+    let shown = parts(Some(&content["parts"]).filter(|parts| !parts.is_null()).unwrap_or(content), &mut inside);
     let own = content["text"].as_str().unwrap_or_default();
     let says_something = !shown.is_empty() || !own.is_empty();
     let author = message["author"]["role"].as_str().or(message["author"].as_str());
@@ -57,7 +65,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
             return if text.is_empty() { Content::Nothing } else { Content::Thought(text) };
         }
         _ if !shown.is_empty() => shown,
-        "text" | "multimodal_text" if !content["parts"].is_string() => own.to_owned(),
+        "text" | "multimodal_text" => own.to_owned(),
         _ => {
             left_out.other += 1;
             String::new()
@@ -72,8 +80,8 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
 
 fn thoughts_of(list: &Value) -> String {
     let parts = |thought: &Value| {
-        let parts = [&thought["summary"], &thought["content"]].map(|part| part.as_str().unwrap_or_default());
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+        let parts = ["summary", "content"].into_iter().filter_map(|part| thought[part].as_str());
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
     };
     let thoughts = items(list).into_iter().map(|(_, thought)| parts(thought)).filter(|thought| !thought.is_empty());
     thoughts.collect::<Vec<_>>().join("\n\n")

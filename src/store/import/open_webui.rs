@@ -47,14 +47,11 @@ fn words(message: &Value, left_out: &mut LeftOut) -> Option<Words> {
     let role = left_out.speaker(message["role"].as_str(), !content.is_empty())?;
     left_out.add(inside);
     left_out.add(attached(&message["files"]));
-    let (text, thinking) = match role {
-        Role::Assistant => {
-            let split = split_answer(content);
-            left_out.add(split.left_out);
-            (split.text, split.thinking)
-        }
-        Role::User | Role::System | Role::Document => (content, String::new()),
+    let Split { text, thinking, left_out: of_answer } = match role {
+        Role::Assistant => split_answer(content),
+        Role::User | Role::System | Role::Document => Split { text: content, ..Split::default() },
     };
+    left_out.add(of_answer);
     Some(Words { role, text, thinking, created_ms: time_ms(&message["timestamp"]) })
 }
 
@@ -79,7 +76,8 @@ fn split_answer(text: String) -> Split {
                 "reasoning" => thoughts.push(reasoning(body)),
                 "code_interpreter" => {
                     pieces.push(code(body));
-                    match attribute(attributes, "output").map(output) {
+                    let printed = attributes.split_once(" output=\"").and_then(|(_, value)| value.split_once('"'));
+                    match printed.map(|(escaped, _)| output(escaped)) {
                         Some(Some(output)) => pieces.push(code_block(&output, None)),
                         Some(None) => left_out.other += 1,
                         None => {}
@@ -140,11 +138,6 @@ fn code(body: &str) -> String {
     }
 }
 
-fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
-    let (_, value) = attributes.split_once(&format!(" {name}=\""))?;
-    value.split_once('"').map(|(value, _)| value)
-}
-
 fn output(escaped: &str) -> Option<String> {
     match serde_json::from_str(&unescaped(escaped)).ok()? {
         Value::String(text) => Some(text),
@@ -158,14 +151,9 @@ fn output(escaped: &str) -> Option<String> {
 }
 
 fn unescaped(written: &str) -> String {
-    let mut text = written.to_owned();
     // The ampersand last: an earlier replacement would decode `&amp;lt;` twice.
-    for (written, meant) in
-        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")]
-    {
-        text = text.replace(written, meant);
-    }
-    text
+    let marks = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")];
+    marks.into_iter().fold(written.to_owned(), |text, (written, meant)| text.replace(written, meant))
 }
 
 #[cfg(test)]

@@ -61,12 +61,15 @@ struct Above {
 }
 
 impl Tree {
-    /// Adds a node; a second one of the same name replaces the first.
+    /// Adds a node; a second one of the same name replaces the first, which is counted unless it is empty.
     pub fn put(&mut self, name: String, parent: Option<String>, content: Content) {
         let node = Node { parent, content };
         let at = *self.by_name.entry(name).or_insert(self.nodes.len());
         match self.nodes.get_mut(at) {
-            Some(there) => *there = node,
+            Some(there) => {
+                self.left_out.other += u64::from(!matches!(there.content, Content::Nothing));
+                *there = node;
+            }
             None => self.nodes.push(node),
         }
     }
@@ -79,7 +82,8 @@ impl Tree {
         let head = head.filter(is_words).or_else(|| above.get(head?)?.words);
         let (mut messages, mut answered, mut copied) = (Vec::new(), HashSet::new(), 0);
         for (at, Above { words: above_it, thought }) in above.iter().copied().enumerate() {
-            let Some(Content::Words(words)) = self.nodes.get(at).map(|node| &node.content) else { continue };
+            let Some(Node { content: content @ Content::Words(_), .. }) = self.nodes.get_mut(at) else { continue };
+            let Content::Words(mut words) = std::mem::take(content) else { continue };
             let (mut thoughts, mut next) = (Vec::new(), thought.filter(|_| words.role == Role::Assistant));
             while let Some(thought) = next
                 && let Some(Node { content: Content::Thought(text), .. }) = self.nodes.get(thought)
@@ -94,10 +98,6 @@ impl Tree {
                 next = above.get(thought).and_then(|above| above.thought);
             }
             thoughts.reverse();
-            let Some(Content::Words(mut words)) = self.nodes.get_mut(at).map(|node| std::mem::take(&mut node.content))
-            else {
-                continue;
-            };
             thoughts.extend(Some(std::mem::take(&mut words.thinking)).filter(|text| !text.is_empty()));
             words.thinking = thoughts.join("\n\n");
             messages.push(words.message(at, above_it));
@@ -111,26 +111,24 @@ impl Tree {
     /// For each node. Each is passed once, however they follow each other; a ring without words is cut.
     fn above(&self) -> Vec<Above> {
         let parent = |at: usize| self.by_name.get(self.nodes.get(at)?.parent.as_ref()?).copied();
-        let mut found: Vec<Option<Above>> = vec![None; self.nodes.len()];
+        let mut found: HashMap<usize, Above> = HashMap::with_capacity(self.nodes.len());
         let mut seen = HashSet::with_capacity(self.nodes.len());
         for at in 0..self.nodes.len() {
             let up = std::iter::successors(Some(at), |at| parent(*at));
             let passed: Vec<usize> = up.take_while(|at| seen.insert(*at)).collect();
             for at in passed.into_iter().rev() {
                 let above = parent(at).map_or(Some(Above::default()), |parent| {
-                    let further = found.get(parent).copied().flatten();
+                    let further = found.get(&parent).copied();
                     match self.nodes.get(parent)?.content {
                         Content::Words(_) => Some(Above { words: Some(parent), thought: None }),
                         Content::Thought(_) => further.map(|above| Above { thought: Some(parent), ..above }),
                         Content::Nothing => further,
                     }
                 });
-                if let Some(found) = found.get_mut(at) {
-                    *found = above;
-                }
+                found.extend(above.map(|above| (at, above)));
             }
         }
-        found.into_iter().map(Option::unwrap_or_default).collect()
+        (0..self.nodes.len()).map(|at| found.get(&at).copied().unwrap_or_default()).collect()
     }
 }
 

@@ -14,11 +14,14 @@ pub(super) fn parsed(json: &str) -> Value {
     serde_json::from_str(whole.as_deref().unwrap_or(json)).unwrap_or_default()
 }
 
-/// The items of an object, or of a list, named by their ids.
+/// The items of an object, or of a list, named by their ids or those of their messages, else by their numbers.
 pub(super) fn items(json: &Value) -> Vec<(String, &Value)> {
     match json {
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).collect(),
-        Value::Array(items) => items.iter().map(|value| (name(&value["id"]).unwrap_or_default(), value)).collect(),
+        Value::Array(items) => {
+            let id = |value: &Value| name(&value["id"]).or_else(|| name(&value["message"]["id"]));
+            items.iter().enumerate().map(|(at, value)| (id(value).unwrap_or(at.to_string()), value)).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -13,7 +13,7 @@ pub enum Cause {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
+    #[error("No such file: {path}.{}", similar_note(.similar))]
     NotFound { path: String, similar: Option<String> },
     #[error("Web addresses are not fetched; save the page and load the file.")]
     WebAddress,
@@ -61,6 +61,26 @@ pub enum SourceError {
     Cancelled,
 }
 
+const OUTCOME: &str = " Nothing was loaded.";
+
+impl SourceError {
+    /// Why a file among others is skipped: without its name, and without the fate of a load of this file alone.
+    pub(super) fn reason(&self, name: &str) -> String {
+        match self {
+            Self::NotFound { similar, .. } => format!("No such file.{}", similar_note(similar)),
+            Self::NoMatch(_) => "no file matches it".to_owned(),
+            _ => {
+                let whole = self.to_string().replace(OUTCOME, "");
+                whole.strip_prefix(&format!("{name}: ")).unwrap_or(&whole).to_owned()
+            }
+        }
+    }
+}
+
+fn similar_note(similar: &Option<String>) -> String {
+    similar.as_ref().map(|similar| format!(" Similar: {similar}")).unwrap_or_default()
+}
+
 /// A converter to use in place of the reader here, if one is known.
 fn another_reader(extension: &str) -> String {
     let line = super::read::suggested(extension);
@@ -76,13 +96,9 @@ pub struct Skipped {
 }
 
 fn skipped_note(skipped: &[Skipped]) -> String {
-    match skipped {
-        [] => String::new(),
-        [first, rest @ ..] => {
-            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            // The next step concerns a file that is named.
-            let why = first.reason.split(". ").next().unwrap_or_default().trim_end_matches('.');
-            format!(" (skipped {}: {why}{more})", first.name)
-        }
-    }
+    let [first, rest @ ..] = skipped else { return String::new() };
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    // The next step concerns a file that is named.
+    let why = first.reason.split(". ").next().unwrap_or_default().trim_end_matches('.');
+    format!(" (skipped {}: {why}{more})", first.name)
 }

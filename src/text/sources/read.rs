@@ -1,6 +1,6 @@
 //! One file to text: directly, from a named pipe, by our reader of documents, or by a configured converter.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -132,13 +132,8 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
     };
     let mut command = Command::new(program);
     for argument in arguments {
-        let mut parts = argument.split("{in}");
-        let mut word = OsString::from(parts.next().unwrap_or_default());
-        for part in parts {
-            word.push(&path);
-            word.push(part);
-        }
-        command.arg(word);
+        let parts: Vec<&OsStr> = argument.split("{in}").map(OsStr::new).collect();
+        command.arg(parts.join(path.as_os_str()));
     }
     let text = run(Ok(command), program, options, cancel, |why, _| failed(why))?;
     if text.trim_ascii().is_empty() { Err(failed("it gave no text".to_owned())) } else { Ok(text) }

@@ -284,10 +284,23 @@ fn where_others_can_be_read_a_named_file_that_cannot_is_skipped() {
             "note.txt: No such file. Similar: ./notes.txt",
             "dump.bin: not text (NUL at byte 5). Convert it to text first.",
             "void.txt: the file is empty.",
-            "x*: No file matches x*",
+            "x*: no file matches it",
         ]
     );
     // Where nothing is left, the first problem is the error.
     let nothing = f.gather_with(&["zzz.txt", "void.txt"], &partly).unwrap_err().to_string();
     assert_eq!(nothing, "No such file: zzz.txt.");
+    let blank = f.gather_with(&["a.txt", ""], &partly).unwrap_err().to_string();
+    assert!(blank.starts_with("A file name is empty."), "{blank}");
+}
+
+#[test]
+fn where_nothing_can_be_read_each_file_is_read_once() {
+    let f = Folder::new(&[("a.docx", b"PK\0"), ("b.docx", b"PK\0")]);
+    let log = f.0.path().join("log");
+    let mut options = SourceOptions { partly: true, ..f.options() };
+    options.converters.insert("docx".into(), format!("sh -c 'echo $0 >> {}; exit 2' {{in}}", log.display()));
+    let error = f.gather_with(&["a.docx", "b.docx"], &options).unwrap_err().to_string();
+    assert!(error.starts_with("a.docx: the converter"), "{error}");
+    assert_eq!(std::fs::read_to_string(log).unwrap().lines().count(), 2);
 }

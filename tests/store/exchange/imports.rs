@@ -253,7 +253,7 @@ fn broken_parts_of_a_file_are_skipped_in_every_format() {
         r#"[{{"current_node":"c","mapping":{{{}}},"title":"odd"}},5,null,{{"mapping":"?"}},{{"chat":{{}}}},{{"title":"none"}}]"#,
         nodes.join(",")
     );
-    assert_eq!(import(&odd), one("odd", "begin|root|yes\n\nno"));
+    assert_eq!(import(&odd), one("odd", "begin|root|yes\n\nno|no list"));
     // A repeated name: the last one counts, at the position of the first.
     let twice = format!(
         r#"{{"title":"a","title":"twice","mapping":{{"a":{},"b":{{"parent":"a","message":{}}},"a":{{"message":{}}}}}}}"#,
