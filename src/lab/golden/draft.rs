@@ -125,7 +125,6 @@ impl Case<'_, '_> {
         list.into_iter().flatten().filter_map(Value::as_f64).collect()
     }
 
-    /// Compares with the golden tensor `out.TENSOR`.
     fn compare(&mut self, how: &str, tensor: &str, found: &[f32]) -> Result<()> {
         let golden = self.f.floats(&format!("out.{tensor}"))?;
         self.f.judge(&format!("{how}{tensor}"), Kind::Draft, found, &golden);
