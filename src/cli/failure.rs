@@ -17,7 +17,6 @@ use crate::text::sources::SourceError;
 /// First words of the chat's sentences that are no names.
 const FIRST_WORDS: [&str; 9] = ["A ", "More ", "No ", "Not ", "Nothing ", "Saved ", "The ", "There ", "Web "];
 
-/// The runtime panicked.
 pub(super) const RUNTIME_ENDED: &str =
     "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c";
 

@@ -37,7 +37,6 @@ pub struct Opened {
     pub engine: std::thread::JoinHandle<()>,
     pub loaded: Loaded,
     pub offer: Option<SessionRow>,
-    /// The temporary folder of `--no-save`.
     pub scratch: Option<Scratch>,
 }
 

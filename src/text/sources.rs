@@ -95,7 +95,6 @@ pub struct Document {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// How it was read.
     Way(String),
     /// Parts of it are not in the text.
     Missing(String),

@@ -167,7 +167,6 @@ impl Splitter {
     }
 }
 
-/// Text of an answer during generation.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder {
     tokenizer: Arc<Tokenizer>,

@@ -16,7 +16,6 @@ pub fn unfinished(thinking: &str) -> String {
     format!("{OPEN}\n{thinking}")
 }
 
-/// A thought and its answer.
 pub fn whole(thinking: &str, text: &str) -> String {
     format!("{OPEN}\n{thinking}{BETWEEN}{text}")
 }

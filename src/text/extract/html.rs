@@ -8,7 +8,6 @@ use crate::text::encoding;
 
 /// Elements without text for a reader.
 const LEFT_OUT: &str = "script style noscript template svg iframe noembed object";
-/// Elements that stand apart.
 const BLOCKS: &str = "p blockquote ul ol dl table figure section article header footer nav aside main \
     form fieldset hr details title body pre textarea";
 const LINES: &str = "div dt dd option address figcaption summary caption legend center label";

@@ -8,7 +8,6 @@ use super::{Cause, Found, Remark, SourceError, SourceOptions};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
-/// Our own reader, in messages.
 const READER: &str = "the reader";
 
 /// An extension in the form that selects a converter.

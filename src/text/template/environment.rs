@@ -61,7 +61,6 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextErro
     compiled.map(|()| environment).map_err(|e| failure(&e))
 }
 
-/// What the engine says, on one line.
 pub(super) fn failure(error: &Error) -> TextError {
     // An error of the writer is the source of the engine's error.
     let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);

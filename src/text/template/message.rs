@@ -11,7 +11,6 @@ pub enum ChatRole {
     System,
     User,
     Assistant,
-    /// The result of a tool call.
     Tool,
 }
 
@@ -33,7 +32,6 @@ impl ChatMessage {
         ChatMessage::new(ChatRole::Assistant, content)
     }
 
-    /// Beginning and end of a document's turn.
     pub(in crate::text) const DOCUMENT: [&str; 2] = ["<document name=\"", "</document>"];
 
     /// The two turns of a document: its text, and an answer that it was read.
@@ -58,7 +56,6 @@ pub struct RenderOptions {
 }
 
 impl RenderOptions {
-    /// A prompt for an answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
         RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
     }

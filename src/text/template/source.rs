@@ -13,7 +13,6 @@ pub(super) const SLICE: &str = "__slice";
 /// The filter in place of `%`.
 pub(super) const PERCENT: &str = "__percent";
 const FILLED: &str = ")|__percent(";
-/// Words that end an operand.
 const KEYWORDS: [&str; 5] = ["and", "or", "if", "elif", "else"];
 /// A name that no template defines: the placeholder for a default that is evaluated later.
 const UNSET: &str = "__unset";
