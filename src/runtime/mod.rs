@@ -249,6 +249,7 @@ struct State {
     next_question: u64,
     /// Prefill speed for estimates, tokens per second, over all sessions; 0 if unknown.
     reading_speed: f64,
+    /// Kept state on disk.
     state_bytes: u64,
     indexes: look::Indexes,
     follows: follow::Follows,

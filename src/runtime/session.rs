@@ -32,6 +32,7 @@ pub(super) struct Session {
     pub(super) settings: Settings,
     /// The saved settings, if some of them could not be read; unreadable ones are saved unchanged.
     pub(super) unread: Option<String>,
+    /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
     /// Its state is not read and must not be: the live state belongs to another conversation.

@@ -40,6 +40,12 @@ enum Wait {
     Event(u64),
 }
 
+impl Default for Wait {
+    fn default() -> Wait {
+        Wait::Turn(Weak::new())
+    }
+}
+
 enum Wake {
     Go,
     Plan(Plan),
@@ -68,6 +74,7 @@ pub(super) struct Worker {
     keep: Keep,
     planned: Sender<(u64, Result<Plan>)>,
     requests: Vec<Entry>,
+    /// Of the request that runs.
     wait: Wait,
     wake: Option<Result<Wake>>,
     slots: Slots,
@@ -93,7 +100,7 @@ impl Worker {
             keep,
             planned,
             requests: Vec::new(),
-            wait: Wait::Turn(Weak::new()),
+            wait: Wait::default(),
             wake: None,
             slots: Slots::default(),
             baton: Baton::default(),
@@ -169,7 +176,7 @@ impl Worker {
         for ask in ask.each() {
             let (baton, cancel) = (self.baton.clone(), ask.cancel.clone());
             let run = Running::new(async move { Request::run(Held::new(baton, ()), ask).await });
-            self.requests.push(Entry { cancel, wait: Wait::Turn(Weak::new()), wake: None, run });
+            self.requests.push(Entry { cancel, wait: Wait::default(), wake: None, run });
         }
     }
 
@@ -204,7 +211,7 @@ impl Worker {
         let baton = self.baton.clone();
         let (mut worker, polled) = entry.run.poll(&baton, self);
         if polled.is_pending() {
-            entry.wait = std::mem::replace(&mut worker.wait, Wait::Turn(Weak::new()));
+            entry.wait = std::mem::take(&mut worker.wait);
             worker.requests.insert(at, entry);
         }
         worker

@@ -121,7 +121,7 @@ fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     }
 }
 
-/// Everything the paths mean, or nothing if a named file cannot be read. A folder without text is skipped among others.
+/// Everything the paths mean, or nothing if a named file cannot be read; `partly`, without those that cannot.
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let (mut gathered, mut seen) = (Gathered::default(), BTreeSet::new());
     let (mut total, mut empty, mut first) = (0u64, Vec::new(), None);

@@ -127,6 +127,7 @@ pub struct App {
     offered: Option<char>,
     library: Vec<LibraryName>,
     sessions: Vec<SessionRow>,
+    /// Until this time.
     armed: Option<(Armed, u64)>,
     /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,

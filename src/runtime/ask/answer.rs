@@ -22,6 +22,7 @@ pub struct Answer {
     written: u64,
     started: Instant,
     first_token: Option<Instant>,
+    /// When its thoughts began.
     thought: Option<Instant>,
     /// Milliseconds and tokens of thoughts from an earlier run.
     before: (f64, u64),

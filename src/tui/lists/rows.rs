@@ -22,6 +22,7 @@ const WIDE: usize = 100;
 const ANSWER_ROWS: u16 = 6;
 const LIBRARY: &str = "Library";
 
+/// What the filter looks at.
 pub(super) fn text(item: &Item) -> String {
     match item {
         Item::Session(r) => format!("{} {}", r.name, r.title),

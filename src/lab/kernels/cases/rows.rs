@@ -9,6 +9,7 @@ use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, TopLog
 struct Output {
     width: usize,
     kind: BufKind,
+    /// The operation adds to it.
     adds: bool,
     /// A prefill pass writes only the row of its last token.
     last: bool,
