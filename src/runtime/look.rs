@@ -14,6 +14,7 @@ use crate::text::cited::{self, Index, Source};
 
 const SHOWN_LINES: usize = 6;
 const SHOWN_CHARACTERS: usize = 60;
+const NEAREST_CHARACTERS: usize = 160;
 const LINES_AROUND: u64 = 10;
 const MOST_LINES: u64 = 400;
 const QUOTED_LINES: usize = 12;
@@ -230,9 +231,9 @@ impl State {
         let question = path.last().filter(|m| m.role == Role::User);
         if quotes.is_empty()
             && NOT_FOUND.iter().any(|words| answer.contains(words))
-            && let Some((name, line)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
+            && let Some((name, line, text)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
         {
-            self.info(format!("Nearest: {name}:{line}"));
+            self.info(format!("Nearest: {name}:{line}: {}", shortened(text, NEAREST_CHARACTERS)));
         }
         quotes
     }
@@ -252,7 +253,7 @@ impl State {
         let mut page = String::new();
         for (k, (quote, marked)) in (1..).zip(&quotes) {
             let nearest =
-                || cited::nearest(&quote.text, &sources).map(|(name, line)| format!(". Nearest: {name}:{line}"));
+                || cited::nearest(&quote.text, &sources).map(|(name, line, _)| format!(". Nearest: {name}:{line}"));
             let hint = if quote.document.is_none() { nearest().unwrap_or_default() } else { String::new() };
             let version = documents.iter().map(|(v, _)| v).find(|v| quote.document.as_deref() == Some(v.name));
             let since = version.map_or("", |v| self.changed_since(v.last));
@@ -286,6 +287,16 @@ fn nowhere(sources: &Sources) -> String {
     format!("No passage stood out: {where_it_was}.\n")
 }
 
+/// A text on one line, cut after `most` characters.
+fn shortened(text: &str, most: usize) -> String {
+    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = words.char_indices().nth(most) {
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
 fn by_sentence(message: &Message, sources: &Sources) -> String {
     let sentences = sources.by_sentence(&message.text);
     if sentences.is_empty() {
@@ -293,11 +304,7 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
     }
     let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
     for (n, (words, passages)) in (1..).zip(&sentences) {
-        let mut words: String = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        if let Some((end, _)) = words.char_indices().nth(SHOWN_CHARACTERS) {
-            words.truncate(end);
-            words.push('…');
-        }
+        let words = shortened(words, SHOWN_CHARACTERS);
         let places: Vec<String> = passages.iter().map(|p| format!("{} {}", p.place(), p.percent())).collect();
         let places = if places.is_empty() { "nothing stood out".into() } else { places.join(", ") };
         text.push_str(&format!("    s{n} {words}\n        {places}\n"));

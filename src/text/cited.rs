@@ -252,7 +252,7 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
 }
 
 /// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
-pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64)> {
+pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64, &'a str)> {
     let topics: HashSet<u64> =
         words(text).iter().filter(|word| word.is_topical(text)).map(|word| word.folded).collect();
     let (mut total, mut counts, mut found) = (0_u32, HashMap::new(), Vec::new());
@@ -272,7 +272,8 @@ pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64
     });
     // The first of equal lines.
     let (_, (document, line)) = lines.rev().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some((documents.get(document)?.name, line))
+    let Source { name, text, .. } = documents.get(document)?;
+    Some((name, line, text.split('\n').nth(usize::try_from(line - 1).ok()?)?))
 }
 
 #[cfg(test)]

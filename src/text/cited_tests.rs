@@ -121,7 +121,10 @@ fn what_differs_is_marked_and_the_nearest_line_is_found() {
     let marked = &compared("\"The rent is 900 euros a year\"", &documents)[0];
     assert_eq!(marked.1, "The rent is 900 euros a [-year-]{+month+}");
     assert_eq!(compared("\"none of these words fit\"", &documents)[0].1, "none of these words fit");
-    assert_eq!(nearest("How much deposit does the tenant pay?", &documents), Some(("lease.txt", 5)));
+    assert_eq!(
+        nearest("How much deposit does the tenant pay?", &documents),
+        Some(("lease.txt", 5, LEASE.lines().nth(4).unwrap()))
+    );
     assert_eq!(nearest("Wie hoch?", &documents), None);
 }
 

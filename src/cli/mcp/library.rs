@@ -108,7 +108,7 @@ impl Library {
             found.unwrap_or_else(|| (Quote { text: wanted.to_owned(), ..Quote::default() }, String::new()));
         Ok(match quote.matched {
             Match::None => {
-                let nearest = cited::nearest(wanted, &source).map(|(_, line)| line);
+                let nearest = cited::nearest(wanted, &source).map(|(_, line, _)| line);
                 Found { quote, lines: Vec::new(), differences: None, nearest }
             }
             _ => Found { lines: lines(&quote, &text), quote, differences: Some(marked), nearest: None },
