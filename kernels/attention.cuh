@@ -1,33 +1,44 @@
-// What the attention kernels share: queries as tensor-core operands, and one launch block's part of a softmax over 128 keys.
+// Shared by the attention kernels: the layout of the caches, queries as tensor-core operands, and the partial softmax
+// of one thread block over 128 keys.
 //
-// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
-// A dot product may permute its inner axis alike in both operands: a lane takes 16 contiguous bytes of a key (8t..8t+7 of
-// each block of 32) as the fragments of two products, straight from row-major memory.
+// The query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are in units of log 2: key j
+// has the score s_j and the weight 2^(s_j − max), where
+//   s_j = scale · log2(e) · (q · k_j).
+//
+// A dot product may permute its inner axis as long as both operands use the same permutation. So a lane loads 16
+// contiguous bytes of a key (columns 8t..8t+7 of each 32) from row-major memory and uses them as its fragments of two
+// products.
 #pragma once
 #include "common.cuh"
 
 constexpr float NEVER = -INFINITY;
 
-// Where rows lie. Caches of all sparse layers of a sequence are tiles of one array, so that forks that share its pages have few of
-// their own: a tile of keys and values is a block, each layer's keys and then its values; a tile of compressed keys is KEY_TILE positions, each layer's of
-// level 1 and then of level 2. `k`, `v`, `k1`, `k2` are where a layer's first row is, `tile` elements lie between the same places of two tiles.
+// Layout of the caches, bf16. All sparse layers of a sequence share two arrays of tiles, so that forks which share
+// their pages need few pages of their own:
+//   keys and values: a tile is a KV block of 64 positions, [layer][k, v][64][kv_heads, 128];
+//   compressed keys: a tile is KEY_TILE positions, [layer][k1 [256][kv_heads, 128], k2 [64][kv_heads, 128]].
+// `k`, `v`, `k1` and `k2` point to a layer's first row. `tile` is the distance in elements between two tiles, `width`
+// that between two rows, kv_heads · 128.
 constexpr u32 KEY_TILE = 4096;
 
-// Keys or values of position p. Those of a block lie beside each other.
+// Offset in elements of the key or value of position p. The 64 rows of a KV block are contiguous.
 DEVICE u64 row_at(u32 p, u32 tile, u32 width) { return u64(p / BLOCK) * tile + p % BLOCK * width; }
-// Compressed key j of a level with one each `stride` positions. 64 of them from a multiple of 64 on lie beside each other.
+// Offset in elements of compressed key j of a level with one key every `stride` positions. 64 keys from a multiple of
+// 64 on are contiguous.
 DEVICE u64 compressed_at(u32 j, u32 stride, u32 tile, u32 width) {
     const u32 of = j * stride / KEY_TILE;
     return u64(of) * tile + (j - of * (KEY_TILE / stride)) * width;
 }
 
-// Compressed keys whose whole window lies at or before position p.
+// Number of compressed keys with their whole window at or before position p.
 DEVICE u32 visible_keys(u32 p, u32 window, u32 stride) { return p + 1 < window ? 0 : (p + 1 - window) / stride + 1; }
 
-// Query heads of one KV head as the 16-row operand: [32-block][lane's 16 bytes of head g, of head g + 8].
+// The query heads of one KV head as the 16-row operand, lane = 4g + t: lo[b] holds columns 32b + 8t .. 32b + 8t + 7 of
+// head g, hi[b] those of head g + 8. Heads from `group` on are zero.
 struct Queries {
     uint4 lo[4], hi[4];
-    DEVICE_METHOD void load(const bf16* q, u32 group) {  // q: first head of the group
+    // q: the group's first head, [group][128] bf16.
+    DEVICE_METHOD void load(const bf16* q, u32 group) {
         const u32 g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #pragma unroll
         for (u32 b = 0; b < 4; b++) {
@@ -40,17 +51,27 @@ struct Queries {
         all.load(q, group);
         return all;
     }
-    // Products with 8 keys, of which the lane holds its part: s[0], s[1]: head g, keys 2t, 2t + 1; s[2], s[3]: head g + 8.
+    // Adds the products with 8 keys over columns 32b..32b+31. k: the lane's 16 bytes of key g. s[0], s[1]: head g with
+    // keys 2t, 2t + 1; s[2], s[3]: head g + 8 with the same keys.
     DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
         mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
         mma(s, lo[b].z, hi[b].z, lo[b].w, hi[b].w, k.z, k.w);
     }
 };
 
-// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks; with
-// `part_block`, also the (max, Σ) of each 64 keys.
-// `row(j)` is where the warp's key j lies relative to k and v (0 must be readable), `live(j)` whether it counts. Keys go from
-// memory to fragments, values through the warp's own shared memory; `queries()` is asked when both are on their way. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
+// Partial attention of one row and the `group` query heads of a KV head to 128 keys, by a thread block of 4 warps with
+// 32 keys each. For a later merge over thread blocks it writes, for each head h,
+//   part_o[h · stride · 128 ..]    = Σ_j 2^(s_j − m) v_j, f32, not divided by the sum of the weights
+//   part_ml[h · stride]            = (m, Σ_j 2^(s_j − m)), m = max_j s_j
+//   part_block[2 · h · stride + i] = the same pair over keys 64i..64i+63 alone, unless `part_block` is null.
+//
+// `live(j)` is whether the warp's key j counts, `row(j)` its offset in elements from k and v. Keys that do not count
+// read offset 0, which must be readable. Keys go from global memory straight to fragments, values through the warp's
+// own part of shared memory. `queries()` runs once both loads are in flight. Weights are f32 in the sums and bf16 in
+// the product with the values.
+//
+// Shared memory, 34,816 bytes: values [4][32][136] bf16, then outputs [4][16][132] f32 in the same place. The order of
+// all sums is fixed: keys within a warp, then warps 0..3.
 constexpr u32 LD_VALUES = HEAD + 8;
 constexpr u32 LD_OUTPUTS = HEAD + 4;
 
@@ -113,7 +134,7 @@ DEVICE void attend_128(unsigned char* bytes, Queried queries, const bf16* k, con
             mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
         }
     }
-    __syncthreads();  // values of all warps read; their memory becomes the outputs'
+    __syncthreads();  // all warps have read their values; the outputs reuse that memory
     float* outputs = reinterpret_cast<float*>(bytes);
 #pragma unroll
     for (u32 n = 0; n < 16; n++) {
@@ -122,14 +143,14 @@ DEVICE void attend_128(unsigned char* bytes, Queried queries, const bf16* k, con
         *reinterpret_cast<float2*>(to + 8 * LD_OUTPUTS) = make_float2(y[n][2], y[n][3]);
     }
     if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
-    __syncthreads();  // outputs and their scales
+    __syncthreads();  // outputs and (max, Σ) of all warps
     if (part_block && threadIdx.x < 2 * group) {
         const u32 h = threadIdx.x >> 1, half = threadIdx.x & 1;
         const float2 a = merged[2 * half][h], b = merged[2 * half + 1][h];
         const float m = fmaxf(a.x, b.x), z = m == NEVER ? 0.f : m;
         part_block[u64(h) * stride * 2 + half] = make_float2(m, fmaf(b.y, exp2_fast(b.x - z), a.y * exp2_fast(a.x - z)));
     }
-    // A warp merges every fourth head, a lane four columns: heads do not wait for each other.
+    // A warp merges every fourth head, a lane four columns, so the merges of its heads are independent of each other.
 #pragma unroll
     for (u32 i = 0; i < GROUP / 4; i++) {
         const u32 h = warp + 4 * i;

@@ -12,7 +12,7 @@ images=$here/prebuilt
 manifest=$images/MANIFEST
 wheels="nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96"
 
-# Machine code per generation (A100; other Ampere; Ada; Hopper; Blackwell in servers and at home), PTX for what comes later.
+# Machine code per generation (A100; other Ampere; Ada; Hopper; Blackwell in servers and at home), PTX for later generations.
 # Files that use instructions of Hopper alone (wgmma.cuh) have machine code with these, 90a, instead of 90.
 targets() { # source
     local cc hopper=90

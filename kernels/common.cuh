@@ -1,5 +1,5 @@
-// What every kernel shares: number types, waiting for the kernel before, copies into shared memory, tensor-core products,
-// reductions in one fixed order. Under SALA_EMULATOR the same names are implemented for a CPU (emulator/emulator.h).
+// Shared by all kernels: number types, ordering of overlapping launches, copies into shared memory, tensor-core products,
+// reductions in one fixed order. SALA_EMULATOR implements the same names on a CPU (emulator/emulator.h).
 //
 // Limits: heads are 128 wide; compute capability 8.0 and newer.
 #pragma once
@@ -24,7 +24,7 @@ constexpr u32 MAX_VERIFY = 16;     // rows of a verify pass
 constexpr u32 GROUP = 16;          // most query heads that share a KV head: the 16 rows of one tensor-core tile
 constexpr float LOG2E = 1.4426950408889634f;
 
-// Where the pass stands; written by the host between passes.
+// Position of a pass. The host writes it between passes.
 struct Step {
     u32 position;  // of row 0
     u32 pending;   // accepted rows not yet in the recurrent state
@@ -34,7 +34,7 @@ struct Step {
 
 struct DraftStep {
     u32 position;  // of row 0
-    u32 first;     // keys below do not exist
+    u32 first;     // position of the first key of the window
     u32 reserved[2];
 };
 
@@ -45,7 +45,7 @@ inline float mul_rn(float a, float b) { return a * b; }
 inline float add_rn(float a, float b) { return a + b; }
 inline float div_rn(float a, float b) { return a / b; }
 #else
-// Never contracted: the same numbers wherever they are made, and on the CPU.
+// Never contracted to an fma, so that the CPU oracle computes the same bits.
 DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
@@ -86,14 +86,15 @@ DEVICE float rsqrt_fast(float x) {
 
 // ---- order between overlapping launches --------------------------------------------------------------------------------
 
-// Waits until the kernel before this one has ended and its writes are visible. A no-op where launches do not overlap.
+// Waits until the previous kernel has ended and its writes are visible. Does nothing on devices without overlapping launches.
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the kernel after this one start; it will wait for this one's end itself. Short kernels call it at once, so that a chain of
-// them is launched while the first still runs; before its own wait a kernel reads only what is older than the pass.
+// Lets the next kernel start; that kernel still waits for the end of this one in `wait_for_previous`. Short kernels call
+// it first, so that a chain of them is launched while the first one runs. Before `wait_for_previous` a kernel may read
+// only data that is older than the pass.
 DEVICE void allow_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -103,25 +104,25 @@ DEVICE void allow_next() {
 // ---- copies into shared memory -----------------------------------------------------------------------------------------
 
 DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
-// 16 bytes, past level 1; zeros if not `valid` (the address must still be one of the buffer).
+// Copies 16 bytes around L1, or writes zeros if not `valid` (`global` must lie inside the buffer all the same).
 DEVICE void copy_async(void* shared, const void* global, bool valid = true) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0) : "memory");
 }
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most N of this thread's groups are under way.
+// Waits until at most N groups of this thread are in flight.
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// ---- words of shared memory by which the warps of a block keep each other informed ------------------------------------------
+// ---- signals between the warps of a block, in shared memory ---------------------------------------------------------------
 
-// Shared memory serves a warp's accesses in order, and copies that were waited for have arrived, so order is all these need; a
-// fence would also wait for the copies that are still under way.
+// Volatile is enough: shared memory serves the accesses of a warp in order, and copies that were waited for have arrived. A
+// fence would also wait for the copies in flight.
 DEVICE void store_shared(u32* p, u32 x) { asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(x) : "memory"); }
 DEVICE u32 load_shared(const u32* p) {
     u32 x;
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(shared_address(p)) : "memory");
     return x;
 }
-// Between two looks at such a word.
+// Pause between two reads of a signal.
 DEVICE void spin() { __nanosleep(20); }
 
 // ---- tensor cores ------------------------------------------------------------------------------------------------------
@@ -145,25 +146,25 @@ DEVICE void load_matrix_trans(u32 (&r)[4], const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-// A value that the compiler keeps instead of computing it anew.
+// Keeps `x` in a register instead of recomputing it at each use.
 DEVICE u32 kept(u32 x) {
     asm volatile("" : "+r"(x));
     return x;
 }
-// An address in shared memory that stays in one register: the compiler would compute it anew wherever it is used.
+// An address in shared memory that stays in one register instead of being recomputed at each use.
 typedef u32 SharedAt;
 DEVICE SharedAt shared_at(const void* p) { return kept(shared_address(p)); }
 DEVICE unsigned char* place(SharedAt at) { return static_cast<unsigned char*>(__cvta_shared_to_generic(at)); }
-// Past level 1: what another launch wrote a moment ago.
+// Around L1: data that the previous launch wrote.
 DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
-// From the host's memory, past all caches.
+// From host memory, around all caches.
 DEVICE u32 load_host(const u32* p) {
     u32 x;
     asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
     return x;
 }
-// sin and cos of the float32 angle itself, exact range reduction.
+// sin and cos of the f32 angle with exact range reduction.
 DEVICE void sincos_exact(float x, float* s, float* c) { sincosf(x, s, c); }
 
 DEVICE float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
@@ -176,7 +177,7 @@ DEVICE u32 warp_most(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 
 #endif  // SALA_EMULATOR
 
-// Where a lane reads the values and the scales of a piece of a weight.
+// Addresses from which a lane reads the values and the scales of one stage of a weight.
 struct LaneAt {
     const unsigned char *values, *scales;
 };
@@ -184,8 +185,8 @@ struct LaneAt {
 DEVICE uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
 DEVICE void store16(void* p, uint4 x) { *reinterpret_cast<uint4*>(p) = x; }
 
-// Fragments of tensor-core products from bf16 matrices in shared memory with rows of `ld` elements, ld·2 bytes a multiple
-// of 16 and not of 128 (so that eight rows hit all banks).
+// Fragments of tensor-core products from bf16 matrices in shared memory. `ld` is the row stride in elements; 2·ld bytes are
+// a multiple of 16 but not of 128, so that eight rows use all banks.
 // A, 16×16 at (m, k), stored [m][k].
 DEVICE void load_a(u32 (&r)[4], const bf16* s, u32 ld, u32 m, u32 k) {
     const u32 l = threadIdx.x & 31;
@@ -196,7 +197,7 @@ DEVICE void load_a_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 m, u32 k) {
     const u32 l = threadIdx.x & 31;
     load_matrix_trans(r, s + (k + (l >> 4) * 8 + (l & 7)) * ld + m + (l >> 3 & 1) * 8);
 }
-// B, 16 k × 16 n at (n, k), stored [n][k]: r[0], r[1] are columns n..n+7, r[2], r[3] the eight after.
+// B, 16 k × 16 n at (n, k), stored [n][k]: r[0], r[1] are columns n..n+7 and r[2], r[3] are columns n+8..n+15.
 DEVICE void load_b(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
     const u32 l = threadIdx.x & 31;
     load_matrix(r, s + (n + (l >> 4) * 8 + (l & 7)) * ld + k + (l >> 3 & 1) * 8);
@@ -207,14 +208,14 @@ DEVICE void load_b_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
     load_matrix_trans(r, s + (k + (l & 15)) * ld + n + (l >> 4) * 8);
 }
 
-// At most `n` groups under way, for a number known only at run time; MOST and more count as MOST, which is asked first.
+// `copy_wait` for a number known at run time; larger numbers count as MOST, which is tested first.
 template <u32 MOST> DEVICE void copy_wait_upto(u32 n) {
     if constexpr (MOST > 0)
         if (n < MOST) return copy_wait_upto<MOST - 1>(n);
     copy_wait<MOST>();
 }
 
-// ---- reductions: a butterfly has the same value in every lane and one order ----------------------------------------------
+// ---- reductions: a butterfly has one order and leaves the result in every lane -------------------------------------------
 
 DEVICE float warp_sum(float x) {
     for (u32 m = 16; m; m >>= 1) x += shuffle_xor(x, m);
@@ -224,7 +225,7 @@ DEVICE float warp_max(float x) {
     for (u32 m = 16; m; m >>= 1) x = fmaxf(x, shuffle_xor(x, m));
     return x;
 }
-// Over the first 256 threads of a block; `scratch` is 8 floats of shared memory, free again when this returns.
+// Over the first 256 threads of a block. `scratch`: 8 floats of shared memory, free again on return.
 DEVICE float block_sum(float x, float* scratch) {
     x = warp_sum(x);
     if ((threadIdx.x & 31) == 0 && threadIdx.x < 256) scratch[threadIdx.x >> 5] = x;
@@ -240,7 +241,7 @@ DEVICE u32 swiglu2(u32 gate, u32 up) {
     const float g0 = widen_lo(gate), g1 = widen_hi(gate);
     return pack(g0 * sigmoid(g0) * widen_lo(up), g1 * sigmoid(g1) * widen_hi(up));
 }
-// Of eight gate columns and, behind them, their eight up columns: rows [2·inter] are such groups.
+// SwiGLU of eight gate columns, which the eight up columns follow in memory; a row [2·inter] is a row of such groups.
 DEVICE uint4 swiglu8(const bf16* from) {
     const uint4 g = load16(from), u = load16(from + 8);
     return make_uint4(swiglu2(g.x, u.x), swiglu2(g.y, u.y), swiglu2(g.z, u.z), swiglu2(g.w, u.w));
@@ -248,22 +249,22 @@ DEVICE uint4 swiglu8(const bf16* from) {
 
 // ---- rows that enter a GEMM --------------------------------------------------------------------------------------------
 //
-// A GEMM of a verify pass reads bf16(x · norm), without the reciprocal of the row's norm: that is the same for all columns, and a factor of the result. So whoever
-// makes a value of a row can leave it ready for the next GEMM, with the sums of squares of each SUMMED columns beside it, in an order that is the same
-// wherever they are made.
+// A GEMM of a verify pass reads bf16(x · norm). 1 / rms(x) is the same for all columns, so the GEMM multiplies its result by
+// it instead. The kernel that produces x can therefore prepare the input of the next GEMM: it writes bf16(x · norm) and the
+// sum of squares of each SUMMED columns. The order of these sums is the same in every kernel.
 
 DEVICE float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
 DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 
-constexpr u32 SUMMED = 32;  // columns that become one of a row's sums of squares
-// The sum of SUMMED squares, a lane each, in every lane.
+constexpr u32 SUMMED = 32;  // columns per sum of squares
+// The sum of SUMMED squares, one from each lane.
 DEVICE float sum_squares(float x) {
     x = mul_rn(x, x);
 #pragma unroll
     for (u32 m = 1; m < SUMMED; m *= 2) x += shuffle_xor(x, m);
     return x;
 }
-// The same where a lane has 8 neighbouring columns.
+// The same with 8 neighbouring columns in each lane.
 DEVICE float sum_squares(const float (&x)[8]) {
     float s[8];
 #pragma unroll
@@ -273,7 +274,8 @@ DEVICE float sum_squares(const float (&x)[8]) {
     for (u32 m = 1; m < SUMMED / 8; m *= 2) sum += shuffle_xor(sum, m);
     return sum;
 }
-// Where a row of n values goes that the next GEMM reads: bf16 values and, where it is normed, sums [n / SUMMED]. `x` is null where nobody said what follows.
+// Input of the next GEMM: bf16 rows of n values and, if they are normed, sums [rows][n / SUMMED]. `x` is null if the host did
+// not name the next operation.
 struct Next {
     const float* norm;  // null: not normed
     bf16* x;
@@ -281,14 +283,14 @@ struct Next {
     u32 n;
 
     DEVICE_METHOD float weight(u32 c) const { return norm ? norm[c] : 1.f; }
-    // Column c of row r by one lane, SUMMED neighbouring columns by a warp. Lanes beyond the row are not `live`.
+    // Writes column c of row r. A warp holds SUMMED neighbouring columns, one a lane; lanes past the row are not `live`.
     DEVICE_METHOD void put(u32 r, u32 c, float value, float factor, bool live) const {
         if (live) x[u64(r) * n + c] = narrow(value * factor);
         if (!norm) return;
         const float sum = sum_squares(live ? value : 0.f);
         if (live && c % SUMMED == 0) sums[r * (n / SUMMED) + c / SUMMED] = sum;
     }
-    // Columns c.. of row r, 8 by each lane of a warp.
+    // Writes columns c..c+7 of row r; a lane holds 8 columns.
     DEVICE_METHOD void put8(u32 r, u32 c, const float (&value)[8], const float (&factor)[8], bool live) const {
         if (live)
             store16(x + u64(r) * n + c, make_uint4(pack(value[0] * factor[0], value[1] * factor[1]), pack(value[2] * factor[2], value[3] * factor[3]),
@@ -298,9 +300,9 @@ struct Next {
         if (live && c % SUMMED == 0) sums[r * (n / SUMMED) + c / SUMMED] = sum;
     }
 };
-// Of the parameters of a kernel that may make rows for the next GEMM.
+// From the parameters of a kernel that may prepare rows.
 #define NEXT(n) Next{next_norm, next_x, next_sums, n}
-// mul divided by the norm of a row of n values, of which these are the sums. By whole warps.
+// mul / rms of a row of n values from its sums of squares. Whole warps call it.
 DEVICE float row_factor(const float* sums, u32 n, float eps, float mul) {
     float sum = 0.f;
 #pragma unroll 4

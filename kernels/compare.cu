@@ -1,4 +1,4 @@
-// Whether two arrays hold the same bits: how the GEMM library is held to its word without carrying results to the host.
+// Compares two arrays bit for bit, to check that the GEMM library returns the same bits for the same input. No copy to the host.
 //
 // One block of 256 threads compares 1024 words of 16 bytes; both arrays are read once.
 #include "common.cuh"
@@ -14,6 +14,6 @@ KERNEL(256, 4) differ(u32* found, const uint4* a, const uint4* b, u64 n16) {
         const uint4 x = load16(a + i), y = load16(b + i);
         other |= x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w;
     }
-    // Whoever writes writes the same.
+    // All threads that write store the same value.
     if (other) *found = 1;
 }

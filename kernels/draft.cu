@@ -1,10 +1,20 @@
-// The draft head beside its GEMMs: its input, its window of keys (a ring over positions), attention of one query
-// (docs/speculative.md §3.1). Angles are formed in double; k is stored rotated. Heads are 128 wide, at most 16 per KV head.
+// The EAGLE-3 draft head apart from its GEMMs (docs/speculative.md §3.1): its input, its window of keys and values, and
+// attention of one query.
+//   x = [rmsnorm(scale · table[token]) | rmsnorm(g)],  o = Σ_j softmax_j(scale · q · k_j) v_j over the window.
+//
+// The window wk, wv is a ring over positions, [capacity][kv_heads][128] bf16: position p is in ring slot p % capacity.
+// Keys are stored rotated (half-split pairs i, i + 64), with angles formed in double. Heads are 128 wide, at most 16
+// per KV head.
+//
+// A row's bits do not depend on the number of rows, and every sum has one order.
 #include "attention.cuh"
 
-constexpr u32 SLOTS = 128;  // ring slots of a launch block
+constexpr u32 SLOTS = 128;  // ring slots of a thread block
 
-// x[r] = [rmsnorm(scale · table[token]) | rmsnorm(g[r])]; with `normed`, g[r] becomes its normed form. One block a row.
+// x [rows][2 · hidden] bf16: x[r] = [rmsnorm(scale · table[tokens[r]]) | rmsnorm(g[r])]. The first half is zero for a
+// token outside of the vocabulary. g is f32 [rows][hidden]; with `normed` its rows are replaced by their normed form.
+// Grid (row), 256 threads.
+// Bytes moved: a row of the table and one of g, each read twice, the second time from cache; x once.
 KERNEL(256, 2)
 draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float* input_norm, const float* hidden_norm, float scale, float eps, u32 normed,
             u32 hidden, u32 vocab, u32 rows) {
@@ -20,7 +30,7 @@ draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float
         const float a = scale * widen_lo(v.x), b = scale * widen_hi(v.x), c = scale * widen_lo(v.y), d = scale * widen_hi(v.y);
         s = fmaf(a, a, fmaf(b, b, fmaf(c, c, fmaf(d, d, s))));
     }
-    const float rstd = (token < vocab ? scale : 0.f) / sqrtf(block_sum(s, scratch) / float(hidden) + eps);  // zeros for an id outside
+    const float rstd = (token < vocab ? scale : 0.f) / sqrtf(block_sum(s, scratch) / float(hidden) + eps);
     for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) {
         const uint2 v = *reinterpret_cast<const uint2*>(e + i);
         const float4 w = *reinterpret_cast<const float4*>(input_norm + i);
@@ -42,20 +52,23 @@ draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float
     }
 }
 
-// (cos, sin) of pair i at `position`. The angle is a double: a float of a position beyond 100,000 is not exact enough.
-DEVICE float2 turn_of(u32 i, u32 position, const double* inv_freq) {
+// (cos, sin) of pair i at `position`. The angle is a double: a float is not exact enough beyond position 100,000.
+DEVICE float2 rotation_of(u32 i, u32 position, const double* inv_freq) {
     double s, c;
     sincos(double(position) * inv_freq[i], &s, &c);
     return make_float2(float(c), float(s));
 }
-// One pair (i, i + 64) of a head, rotated.
+// Rotates the pair (i, i + 64) of a head.
 DEVICE void rotate_pair(bf16* dst, const bf16* src, u32 i, float2 turn) {
     const float a = widen(src[i]), b = widen(src[i + 64]);
     dst[i] = narrow(fmaf(a, turn.x, -b * turn.y));
     dst[i + 64] = narrow(fmaf(b, turn.x, a * turn.y));
 }
 
-// Block (row, KV head), a thread a pair of lanes. kv [rows, k (kv·128) | v (kv·128)].
+// Writes the rotated keys and the values of rows step->position, step->position + 1, .. into the window. kv is bf16
+// [rows][ldkv] with columns [k (kv_heads · 128) | v (kv_heads · 128)].
+// Bytes moved: kv read once, the window's slots written once.
+// Grid (row, KV head), 64 threads, one a pair (i, i + 64) of columns.
 KERNEL(64, 8)
 draft_append(bf16* wk, bf16* wv, const bf16* kv, u32 ldkv, const double* inv_freq, const DraftStep* step, u32 capacity, u32 kv_heads, u32 rows) {
     allow_next();
@@ -63,13 +76,16 @@ draft_append(bf16* wk, bf16* wv, const bf16* kv, u32 ldkv, const double* inv_fre
     const u32 position = step->position + blockIdx.x;
     const u64 to = (u64(position % capacity) * kv_heads + blockIdx.y) * HEAD;
     const bf16* from = kv + u64(blockIdx.x) * ldkv + blockIdx.y * HEAD;
-    rotate_pair(wk + to, from, threadIdx.x, turn_of(threadIdx.x, position, inv_freq));
+    rotate_pair(wk + to, from, threadIdx.x, rotation_of(threadIdx.x, position, inv_freq));
     wv[to + threadIdx.x] = from[kv_heads * HEAD + threadIdx.x];
     wv[to + threadIdx.x + 64] = from[kv_heads * HEAD + threadIdx.x + 64];
 }
 
-// One query row at `position + row`. Slot s holds the newest position at or before the query's that is s modulo the
-// capacity; it counts iff that lies inside the window. Block (128 slots, KV head), 4 warps.
+// Partial attention of one query at step->position + row to 128 ring slots. Slot s holds the newest position at or
+// before the query's that is s modulo `capacity`; it counts if that position exists (not before step->first) and is one
+// of the last `window`. Writes part_o [head][splits][128] f32 and part_ml [head][splits] as attend_128 defines them.
+// Grid (split, KV head), 128 threads, splits = ceil(capacity / 128).
+// Bytes moved: the window once.
 KERNEL(128, 2)
 draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, const bf16* wv, const double* inv_freq, const DraftStep* step, u32 capacity,
              u32 window, u32 heads, u32 kv_heads, float scale, u32 row, u32 splits) {
@@ -78,15 +94,15 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
     allow_next();
     wait_for_previous();
     const u32 group = heads / kv_heads, kv_head = blockIdx.y, position = step->position + row, width = kv_heads * HEAD;
-    // A thread's pair is the same in every head it turns.
-    const float2 turn = turn_of(threadIdx.x % 64, position, inv_freq);
+    // A thread rotates the same pair in each of its heads.
+    const float2 turn = rotation_of(threadIdx.x % 64, position, inv_freq);
     for (u32 i = threadIdx.x; i < group * 64; i += 128) rotate_pair(rotated + i / 64 * HEAD, q + (kv_head * group + i / 64) * HEAD, i % 64, turn);
-    __syncthreads();  // the rotated queries
+    __syncthreads();  // rotated queries written
     auto queries = [&]() { return Queries::of(rotated, group); };
     const u32 slot0 = blockIdx.x * SLOTS + (threadIdx.x >> 5) * 32, head = position % capacity, first = step->first;
     auto live = [&](u32 j) {
         const u32 slot = slot0 + j;
-        const u32 back = head >= slot ? head - slot : head + capacity - slot;  // positions before the query's
+        const u32 back = head >= slot ? head - slot : head + capacity - slot;  // distance to the query's position
         return slot < capacity && back < window && back <= position && position - back >= first;
     };
     const u64 at = u64(kv_head * group) * splits + blockIdx.x;
@@ -94,7 +110,9 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
                part_ml + at, splits);
 }
 
-// Merges the parts of a head in ascending order. Block: one head, a thread a lane of it.
+// Merges the splits of a head in ascending order: o [head][128] bf16 = Σ_i 2^(m_i − m) part_o_i / Σ_i 2^(m_i − m) l_i,
+// where m = max_i m_i and (m_i, l_i) = part_ml_i.
+// Grid (head), 128 threads, one a column.
 KERNEL(128, 8) draft_combine(bf16* o, const float* part_o, const float2* part_ml, u32 heads, u32 splits) {
     __shared__ float scratch[4];
     allow_next();

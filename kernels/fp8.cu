@@ -1,12 +1,13 @@
-// Rows in 8 bits with a scale each, for products of prefill in fp8: weights, whatever form they came from, and activations, from bf16 or behind a norm or a gate.
+// Converts rows to e4m3 with one scale a row for prefill products in fp8: weights of any form, and activations from bf16, SwiGLU,
+// or a norm and a gate.
 #include "common.cuh"
 
 constexpr float LARGEST = 448.f;     // of e4m3
-constexpr float NOTHING = 1e-30f;    // rows whose largest value is not above it are zeros: the inverse of their scale is no f32
+constexpr float NOTHING = 1e-30f;    // rows with no value above it count as zeros: the inverse of their scale is no f32
 constexpr u32 PIECE = 8;             // values of a piece
 constexpr u32 THREADS = 256;
 
-// Nearest e4m3, ties to even, beyond the largest the largest; NaN stays NaN. Two of them, `lo` the lower byte.
+// Rounds two values to e4m3: nearest, ties to even, saturating; NaN stays NaN. `lo` is the lower byte.
 #if !defined(SALA_EMULATOR) && __CUDA_ARCH__ >= 890
 DEVICE u32 e4m3_pair(float lo, float hi) {
     u16 r;
@@ -14,12 +15,12 @@ DEVICE u32 e4m3_pair(float lo, float hi) {
     return r;
 }
 #else
-// What the instruction does, bit for bit.
+// The same as the instruction, bit for bit.
 DEVICE u32 e4m3(float x) {
     const u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u) return 0x7fu;
     if (size >= 0x43e00000u) return sign | 0x7eu;
-    // Below 2^-6 steps are 2^-9: the sum with 2^14 has no finer ones, and its last bits count them.
+    // Below 2^-6 steps are 2^-9. Adding 2^14 rounds to such steps, and the last bits of the sum count them.
     if (size < 0x3c800000u) return sign | (__float_as_uint(__uint_as_float(size) + 16384.f) & 15u);
     return sign | (((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - (120u << 3));
 }
@@ -33,8 +34,9 @@ DEVICE void store_narrow(unsigned char* dst, uint4 v, float inverse) {
     *reinterpret_cast<uint2*>(dst) = make_uint2(narrowed(v.x, inverse) | narrowed(v.y, inverse) << 16, narrowed(v.z, inverse) | narrowed(v.w, inverse) << 16);
 }
 
-// A row of n values (a multiple of 8) by 256 threads: to = value / scale, the largest value 448. `piece(j, i)` gives bf16 values i..i + 7, the thread's piece j, or
-// any beyond the HELD that it keeps between the two looks at a row.
+// Converts a row of n values (a multiple of 8) with 256 threads: to = value / scale, scale = largest |value| / 448. The row is read
+// twice, except for the first HELD pieces of each thread, which stay in registers. `piece(j, i)` returns bf16 values i..i+7, the
+// thread's piece j, where j = HELD is any later piece.
 template <u32 HELD, class Piece> DEVICE void narrow_row(unsigned char* to, float* scale, u32 n, Piece piece) {
     __shared__ float found[THREADS / 32];
     uint4 held[HELD];
@@ -50,7 +52,7 @@ template <u32 HELD, class Piece> DEVICE void narrow_row(unsigned char* to, float
     for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) most = larger(most, piece(HELD, i));
     most = warp_max(most);
     if ((threadIdx.x & 31) == 0) found[threadIdx.x >> 5] = most;
-    __syncthreads();  // the largest value of each warp
+    __syncthreads();  // the largest value of each warp written
     for (u32 w = 0; w < THREADS / 32; w++) most = fmaxf(most, found[w]);
     const float inverse = most > NOTHING ? LARGEST / most : 0.f;
     if (threadIdx.x == 0) *scale = most > NOTHING ? most / LARGEST : 0.f;
@@ -62,7 +64,7 @@ template <u32 HELD, class Piece> DEVICE void narrow_row(unsigned char* to, float
     for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) store_narrow(to + i, piece(HELD, i), inverse);
 }
 
-// dst [rows, n] e4m3 and scales [rows]: src = dst · scale. Rows up to 16,384 are read once.
+// dst [rows, n] e4m3, scales [rows]: src ≈ dst · scale. Rows of up to 16,384 values are read once.
 KERNEL(256, 4) narrow_rows(unsigned char* dst, float* scales, const bf16* src, u32 n, u32 rows) {
     wait_for_previous();
     allow_next();
@@ -71,7 +73,7 @@ KERNEL(256, 4) narrow_rows(unsigned char* dst, float* scales, const bf16* src, u
     narrow_row<8>(dst + row * n, scales + row, n, [&](u32, u32 i) { return load16(src + row * n + i); });
 }
 
-// The same of silu(gate) · up of gu [rows, 2·inter].
+// The same for silu(gate) · up of gu [rows, 2·inter].
 KERNEL(256, 4) narrow_swiglu(unsigned char* dst, float* scales, const bf16* gu, u32 inter, u32 rows) {
     wait_for_previous();
     allow_next();
@@ -80,8 +82,8 @@ KERNEL(256, 4) narrow_swiglu(unsigned char* dst, float* scales, const bf16* gu, 
     narrow_row<8>(dst + row * inter, scales + row, inter, [&](u32, u32 i) { return swiglu8(gu + (row * inter + i) * 2); });
 }
 
-// Rows behind a norm and a gate, where there are such: what gate_rows (rows.cu) makes of them in bf16, narrowed, without the way through memory. Rows up to
-// 4096 are read once.
+// gate_rows (rows.cu) and narrow_rows in one kernel, with the same bits: norm and gate, each if given, then conversion. Rows of up
+// to 4096 values are read once.
 KERNEL(256, 6)
 narrow_gated(unsigned char* dst, float* scales, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
     constexpr u32 KEPT = 2;
@@ -97,7 +99,7 @@ narrow_gated(unsigned char* dst, float* scales, const float* o, u32 ldo, const f
     for (u32 j = 0; j < KEPT; j++)
         if ((threadIdx.x + j * THREADS) * PIECE < n) values(kept[j], (threadIdx.x + j * THREADS) * PIECE);
     if (norm) {
-        float sum = 0.f;  // in the order of gate_rows
+        float sum = 0.f;  // same order as gate_rows
         auto add = [&](const float (&x)[8]) {
 #pragma unroll
             for (u32 e = 0; e < 8; e++) sum = fmaf(x[e], x[e], sum);

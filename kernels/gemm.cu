@@ -1,21 +1,21 @@
-// GEMMs of a prefill pass where no library is loaded, and of the first rows of a segment always.
+// GEMMs of a prefill pass without the GEMM library, and of the first rows of a segment: y [rows, out] = x [rows, inner] · wᵀ, bf16.
 //
-// A block makes a tile of rows × outputs; the inner axis comes in stages through a ring of buffers in shared memory. Each output is one
-// sum over ascending k in steps of 16, whatever the tile and the number of rows: so all tiles make the same bits.
-// The larger a tile, the more products for each byte; the smaller, the more multiprocessors have one: src/backend/cuda/launch/gemm.rs chooses.
-// inner a multiple of 32 (wide) or 64 (the others); out and the strides even.
-// Bytes moved: x ceil(out / tile) times and w ceil(rows / tile) times, mostly from level 2 (blocks side by side share w).
+// A block computes a tile of rows × outputs; the inner axis passes in stages through a ring of buffers in shared memory. Each
+// output is one sum over ascending k in steps of 16, for any tile and number of rows, so all tiles yield the same bits.
+// Larger tiles do more products for each byte, smaller ones occupy more multiprocessors: src/backend/cuda/launch/gemm.rs chooses.
+// Limits: inner a multiple of 32 (wide) or 64 (the others); out and the strides even.
+// Bytes moved: x ceil(out / tile) times and w ceil(rows / tile) times, mostly from L2 (neighbouring blocks share w).
 #include "common.cuh"
 
 enum Result { BF16, F32, ADD_F32 };
 
 template <u32 ROWS_, u32 OUTS_, u32 STAGE_K_, u32 STAGES_, u32 WARP_ROWS_, u32 WARP_OUTS_, u32 AHEAD_> struct Tile {
     static constexpr u32 ROWS = ROWS_, OUTS = OUTS_, STAGE_K = STAGE_K_, STAGES = STAGES_, WARP_ROWS = WARP_ROWS_, WARP_OUTS = WARP_OUTS_;
-    // Steps of 16 whose fragments are loaded before their products.
+    // Steps of 16 values of k to load before their products.
     static constexpr u32 AHEAD = AHEAD_;
     static constexpr u32 LD = STAGE_K + 8, STAGE_ELEMENTS = (ROWS + OUTS) * LD, BYTES = STAGES * STAGE_ELEMENTS * 2;
     static constexpr u32 THREADS = ROWS / WARP_ROWS * (OUTS / WARP_OUTS) * 32;
-    // 16-byte pieces of a row of a stage; pieces of x and of w that each thread copies.
+    // 16-byte pieces of a row in a stage; pieces of x and of w for each thread to copy.
     static constexpr u32 PIECES = STAGE_K / 8, OF_X = ROWS * PIECES / THREADS, OF_W = OUTS * PIECES / THREADS;
     static_assert(OF_X * THREADS == ROWS * PIECES && OF_W * THREADS == OUTS * PIECES && STAGE_K % (16 * AHEAD) == 0);
 };
@@ -23,20 +23,20 @@ using Wide = Tile<128, 128, 32, 4, 64, 32, 1>;
 using Tall = Tile<128, 64, 64, 3, 32, 32, 2>;
 using Square = Tile<64, 64, 64, 5, 32, 32, 2>;
 using Few = Tile<64, 32, 64, 7, 16, 16, 4>;
-static_assert(Wide::BYTES == 81'920 && Tall::BYTES == 82'944 && Square::BYTES == 92'160 && Few::BYTES == 96'768, "src/backend/cuda/launch/gemm.rs asks for this much");
-static_assert(Wide::THREADS == 256 && Tall::THREADS == 256 && Square::THREADS == 128 && Few::THREADS == 256, "src/backend/cuda/launch/gemm.rs starts so many");
+static_assert(Wide::BYTES == 81'920 && Tall::BYTES == 82'944 && Square::BYTES == 92'160 && Few::BYTES == 96'768, "must equal src/backend/cuda/launch/gemm.rs");
+static_assert(Wide::THREADS == 256 && Tall::THREADS == 256 && Square::THREADS == 128 && Few::THREADS == 256, "must equal src/backend/cuda/launch/gemm.rs");
 
 template <class T, Result R>
 DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 rows, u32 out, u32 inner, float scale) {
     SHARED_BYTES(bytes);
     bf16* stages = reinterpret_cast<bf16*>(bytes);
-    constexpr u32 M = T::WARP_ROWS / 16, N = T::WARP_OUTS / 8, BESIDE = T::ROWS / T::WARP_ROWS;
+    constexpr u32 M = T::WARP_ROWS / 16, N = T::WARP_OUTS / 8, ACROSS = T::ROWS / T::WARP_ROWS;
     const u32 warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    const u32 r0 = blockIdx.x * T::ROWS, o0 = blockIdx.y * T::OUTS, wr = warp % BESIDE * T::WARP_ROWS, wo = warp / BESIDE * T::WARP_OUTS;
+    const u32 r0 = blockIdx.x * T::ROWS, o0 = blockIdx.y * T::OUTS, wr = warp % ACROSS * T::WARP_ROWS, wo = warp / ACROSS * T::WARP_OUTS;
     const u32 steps = inner / T::STAGE_K;
     wait_for_previous();
     allow_next();
-    // Where each of the thread's pieces comes from, and goes to in a stage: known once, since so few products are made of a stage that they would wait for this.
+    // Source of each of the thread's pieces and its place in a stage. Computed once: a stage has too few products to hide this.
     constexpr u32 OF = T::OF_X + T::OF_W;
     const bf16* from[OF];
     u32 place[OF], there = 0;
@@ -48,7 +48,7 @@ DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 
         place[j] = (of_x ? row : T::ROWS + row) * T::LD + col;
         there |= u32(of_x ? r0 + row < rows : o0 + row < out) << j;
     }
-    u32 filled = 0, read = 0;  // buffers of the next stage to come and of the next to be multiplied
+    u32 filled = 0, read = 0;  // buffers of the next stage to copy and of the next to multiply
     auto after = [](u32 buffer) { return buffer + 1 == T::STAGES ? 0 : buffer + 1; };
     auto fetch = [&](u32 n) {
         if (n < steps) {

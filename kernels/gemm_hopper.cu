@@ -1,15 +1,20 @@
-// GEMMs of a prefill pass on Hopper (sm_90a): the first rows of a segment, with weights in bf16 or packed, which become bf16 in registers.
+// GEMMs of a prefill pass on Hopper (sm_90a) for the first rows of a segment: y [rows, out] = x [rows, inner] · wᵀ, with weights
+// in bf16, or packed and converted to bf16 in registers.
 //
-// A block makes OUTS weight rows × 128 rows of x. One warp brings both in stages through a ring in shared memory; two warpgroups multiply, each M times
-// 64 weight rows as the 64-row operand. Each output is one sum over ascending k in steps of 16, whatever the tile and the number of rows: so all tiles
-// make the same bits. Packed weights: a lane holds 8 neighbouring columns of a weight row (packed.cuh) and uses them as the fragments of two products, so
-// the columns of x are in that order (`turn_rows`). While the tensor cores read fragments from one half of the registers, the warps make the next in the other.
-// inner a multiple of 128 (64 in bf16); out and ldd even, out a multiple of 16 for SWIGLU, where gate and up rows are interleaved in eights.
-// Bytes moved: x ceil(out / OUTS) times, from level 2, and w ceil(rows / 128) times. Limit: x through level 2 in tiles of 128 weight rows.
+// A block computes OUTS weight rows × 128 rows of x. One warp copies both in stages into a ring in shared memory; two warpgroups
+// multiply, each M times 64 weight rows as the 64-row operand. Each output is one sum over ascending k in steps of 16, for any
+// tile and number of rows, so all tiles yield the same bits.
+// Packed weights: a lane holds 8 neighbouring columns of a weight row (packed.cuh) and uses them as the fragments of two products,
+// so the columns of x must have that order (`turn_rows`). The tensor cores read fragments from one half of the registers while
+// the warps convert the next ones into the other half.
+// Limits: inner a multiple of 128 (64 in bf16); out and ldd even; for SWIGLU gate and up rows interleaved in eights and out a
+// multiple of 16.
+// Bytes moved: x ceil(out / OUTS) times, from L2, and w ceil(rows / 128) times. With OUTS = 128, x through L2 is the bottleneck.
 #include "packed.cuh"
 #include "wgmma.cuh"
 
-// Rows of x for products with packed weights: of 32 columns, words 4t.. of lane t become words t, t + 4, t + 8 and t + 12. A thread 32 columns.
+// Reorders rows of x for packed weights: of every 32 columns, words 4t..4t+3 move to words t, t + 4, t + 8 and t + 12. A thread
+// handles 32 columns.
 KERNEL(256, 4) turn_rows(bf16* dst, const bf16* src, u32 blocks) {
     wait_for_previous();
     allow_next();
@@ -25,7 +30,7 @@ KERNEL(256, 4) turn_rows(bf16* dst, const bf16* src, u32 blocks) {
 // The first three as in src/backend/cuda/driver.rs, `GemmOut`.
 enum Result { STORE, F32, ADD, SWIGLU };
 
-// `x` and `plain`, a weight in bf16, are boxes of 64 columns × 32 rows; `w` is a packed weight.
+// `x` and `plain` (a bf16 weight) are read in boxes of 64 columns × 32 rows; `w` is a packed weight.
 #define GEMM_ARGS                                                                                                                                        \
     u32 result, void *dst, u32 ldd, const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap plain, const unsigned char *w, u32 detail, u32 rows, \
         u32 out, u32 inner, float scale, u32 stages
@@ -37,12 +42,12 @@ struct Plain {
 };
 
 #if !defined(SALA_EMULATOR) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr u32 ROWS = 128, GROUPS = 2;  // warpgroups that multiply; one more brings
+constexpr u32 ROWS = 128, GROUPS = 2;  // rows of x; warpgroups that multiply, in addition to the one that copies
 constexpr u32 BOX_ROWS = 32;
 template <class F> constexpr bool PACKED = true;
 template <> constexpr bool PACKED<Plain> = false;
 
-// Fragments that products have read until here: without this their registers are free for other values as soon as the products are asked for.
+// Keeps fragments alive until here. Otherwise the compiler reuses their registers while the products in flight still read them.
 DEVICE void held(uint4 (&a)[2]) {
 #pragma unroll
     for (uint4& x : a) asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
@@ -54,7 +59,7 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
     extern __shared__ __align__(1024) unsigned char shared[];
     constexpr u32 OUTS = GROUPS * M * 64, PANELS = PACKED<F> ? 2 : 1, PANEL = ROWS * 128, X_BYTES = PANELS * PANEL;
     u32 unit = 0;
-    if constexpr (PACKED<F>) unit = F::VALUES + F::behind(detail);
+    if constexpr (PACKED<F>) unit = F::VALUES + F::scale_bytes(detail);
     const u32 w_bytes = PACKED<F> ? OUTS / 32 * unit : OUTS * 128, steps = inner / (PANELS * 64), units = inner / UNIT_COLUMNS, r0 = blockIdx.x * ROWS, o0 = blockIdx.y * OUTS;
     const u64 pair_bytes = u64(units) * unit + F::PAIR;
     unsigned char* const w_ring = shared + stages * X_BYTES;
@@ -63,7 +68,7 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
         for (u32 s = 0; s < stages; s++) barrier_init(arrived + s, 1), barrier_init(read + s, GROUPS * 4);
         barriers_made();
     }
-    __syncthreads();  // barriers made
+    __syncthreads();  // barriers initialised
     wait_for_previous();
     allow_next();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -103,14 +108,14 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
 #pragma unroll
                 for (u32 step = 0; step < 2 * M; step++) {
                     uint4(&now)[2][2] = a[step & 1];
-                    // Two pieces a step, a piece 16 weight rows of a warp × 32 columns: of two tiles the same columns, of one all of a panel.
+                    // Two pieces of 16 weight rows × 32 columns a step: of two tiles the same columns, or of one tile a whole panel.
                     auto tile_of = [](u32 i) { return M > 1 ? i : 0; };
                     auto block_of = [&](u32 i) { return M > 1 ? step : step * 2 + i; };
 #pragma unroll
                     for (u32 i = 0; i < 2; i++) {
                         const u32 tile = first + tile_of(i) * 4, block = block_of(i);
                         const LaneAt at = lane_at<F>(from + tile / 2 * unit);
-                        uint4 other[2];  // of the panel's other block
+                        uint4 other[2];  // fragments of the panel's other block, not used
                         if (block & 1) F::fragments(at, detail, tile & 1, block >> 1, other[0], other[1], now[i][0], now[i][1]);
                         else F::fragments(at, detail, tile & 1, block >> 1, now[i][0], now[i][1], other[0], other[1]);
                     }
@@ -149,7 +154,7 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
         for (u32 m = 0; m < M; m++) {
             const u32 o = o0 + (first + m * 4) * 16;
             float gain[2] = {1.f, 1.f};
-            if constexpr (F::PAIR > 0) {  // a factor of each row, behind a pair's units
+            if constexpr (F::PAIR > 0) {  // a factor for each row, after the units of a pair
                 const float* factors = reinterpret_cast<const float*>(w + u64(o / 32) * pair_bytes + units * unit) + (o & 16) + g;
                 if (o < out) gain[0] = factors[0], gain[1] = factors[8];
             } else {
@@ -169,7 +174,7 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
                     }
                     continue;
                 }
-                // Two neighbouring columns of a row are stored together: lanes of even g give away the second row, those of odd g the first.
+                // Stores two neighbouring columns of a row together: lanes of even g keep the first row, those of odd g the second.
                 const bool odd = g & 1;
                 auto put = [&](float y0, float y1, u32 column, bool live) {
                     const float other = shuffle_xor(odd ? y0 : y1, 4);
@@ -187,12 +192,12 @@ DEVICE void gemm(u32 result, void* dst, u32 ldd, const TensorMap& x, const Tenso
     }
 }
 #else
-// Other devices never launch these.
+// The host launches these on Hopper only.
 template <class F, u32 M>
 DEVICE void gemm(u32, void*, u32, const TensorMap&, const TensorMap&, const unsigned char*, u32, u32, u32, u32, float, u32) {}
 #endif
 
-// Of 256 weight rows, and of 128 where these leave fewer multiprocessors without a tile.
+// Tiles of 256 weight rows; `narrow`: 128, for launches in which they occupy more multiprocessors.
 KERNEL(384, 1) hopper_bf16(GEMM_ARGS) { gemm<Plain, 2>(GEMM_CALL); }
 KERNEL(384, 1) hopper_bf16_narrow(GEMM_ARGS) { gemm<Plain, 1>(GEMM_CALL); }
 KERNEL(384, 1) hopper_int8(GEMM_ARGS) { gemm<Int8, 2>(GEMM_CALL); }

@@ -1,25 +1,28 @@
-// What the kernels of lightning attention share: a head's row, normed and rotated, and a part of a state with what is pending absorbed into it.
+// Shared by the kernels of lightning attention: norm and rotation of a head's row, and a thread's part of a state with
+// the pending rows absorbed into it.
 #pragma once
 #include "common.cuh"
 
-constexpr u32 TILE_V = 32;
+constexpr u32 TILE_V = 32;  // v columns of a thread block
 static_assert(HEAD == 4 * TILE_V, "grid.x is 4");
 
-// One head of one row by one warp: a lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
+// One head of one row, held by one warp: a lane has elements 2 · lane and 2 · lane + 1 of each half of 64. rope:
+// (cos, sin) [64], or null for no rotation.
 struct HeadPart {
     u32 lo, hi;
-    float4 turn;  // cos, sin of pair 2·lane; cos, sin of the next one
+    float4 turn;  // cos, sin of pair 2 · lane, then cos, sin of the next pair
 
     DEVICE_METHOD HeadPart(const bf16* src, const float2* rope) {
         const u32 i = 2 * (threadIdx.x & 31);
         lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
         if (rope) turn = *reinterpret_cast<const float4*>(rope + i);
     }
-    // A norm's weights for the lane's elements.
+    // A norm's weights for the lane's elements; ones if `norm` is null.
     static DEVICE_METHOD float4 weights(const float* norm) {
         const u32 i = 2 * (threadIdx.x & 31);
         return norm ? make_float4(norm[i], norm[i + 1], norm[i + 64], norm[i + 65]) : make_float4(1.f, 1.f, 1.f, 1.f);
     }
+    // dst [128] ← bf16(rotate(x · w / rms(x))), each of the two steps if its flag is set.
     DEVICE_METHOD void norm_rotate(bf16* dst, bool norm, float4 w, bool rotate, float eps) const {
         const u32 i = 2 * (threadIdx.x & 31);
         float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
@@ -39,11 +42,11 @@ struct HeadPart {
     }
 };
 
-// The part of S a thread holds: rows k0..k0+7, columns v0..v0+V-1 of the head. Whatever V is, an element sees the same.
+// A thread's part of S: rows k0..k0+7, columns v0..v0+V−1 of a head. An element sees the same operations for every V.
 template <u32 V> struct StatePart {
     float s[8][V];
     float decay;
-    float* at;  // element (k0, v0)
+    float* at;  // element (k0, v0) in memory
 
     DEVICE_METHOD void load() {
 #pragma unroll
@@ -61,7 +64,7 @@ template <u32 V> struct StatePart {
             for (u32 j = 0; j < V / 2; j++) to[j] = make_float2(s[i][2 * j], s[i][2 * j + 1]);
         }
     }
-    // S ← λ S + k vᵀ; k: the thread's 8 elements, v: its V, two in a word.
+    // S ← λ S + k vᵀ. k: the thread's 8 elements; v: its V elements, two a word.
     DEVICE_METHOD void absorb(uint4 k, const u32* v) {
         const float kk[8] = {widen_lo(k.x), widen_hi(k.x), widen_lo(k.y), widen_hi(k.y), widen_lo(k.z), widen_hi(k.z), widen_lo(k.w), widen_hi(k.w)};
 #pragma unroll
@@ -74,7 +77,7 @@ template <u32 V> struct StatePart {
             }
         }
     }
-    // qᵀ S over the thread's 8 rows.
+    // y ← qᵀ S over the thread's 8 rows, in ascending order.
     DEVICE_METHOD void read(float (&y)[V], uint4 q) const {
         const float qq[8] = {widen_lo(q.x), widen_hi(q.x), widen_lo(q.y), widen_hi(q.y), widen_lo(q.z), widen_hi(q.z), widen_lo(q.w), widen_hi(q.w)};
 #pragma unroll
@@ -86,7 +89,8 @@ template <u32 V> struct StatePart {
     }
 };
 
-// The part of S from k0 and v0 on, and the pending rows absorbed into it.
+// Loads the part of S from (k0, v0) on, absorbs the `accepted` pending rows of ring half `slot` in order and, if there
+// were any, stores it. state [heads][128][128] f32; pend_k, pend_v [2][16][kv_heads][128] bf16; slopes [heads].
 template <u32 V>
 DEVICE StatePart<V> absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, u32 accepted, u32 slot, u32 head, u32 heads, u32 kv_heads,
                                    u32 k0, u32 v0) {
@@ -103,7 +107,7 @@ DEVICE StatePart<V> absorb_pending(float* state, const bf16* pend_k, const bf16*
     if (pending) part.store();
     return part;
 }
-// For all of S: block (4 tiles, heads), 128 threads.
+// The same for all of S. Grid (4 tiles of 32 v columns, heads), 128 threads.
 DEVICE void absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
     const u32 k0 = (threadIdx.x >> 3) * 8, v0 = blockIdx.x * TILE_V + (threadIdx.x & 7) * 4;
     absorb_pending<4>(state, pend_k, pend_v, slopes, step->pending, step->slot, blockIdx.y, heads, kv_heads, k0, v0);

@@ -1,7 +1,14 @@
-// Lightning attention of given tokens, in chunks on tensor cores.
+// Lightning attention in prefill, in chunks on tensor cores (docs/model.md §4). For chunks of C = 64 rows, i and j
+// local to the chunk, S [128 (k)][128 (v)] f32 a head:
+//   O = scale · ( ((Q Kᵀ) ∘ λ^{i−j}[j ≤ i]) V + λ^{i+1} (Q S) ),
+//   S ← λ^C S + Kᵀ (λ^{C−1−i} V).
+// lightning_qk norms and rotates q and k first; lightning_prefill then absorbs the pending rows and runs the chunks.
 #include "lightning.cuh"
 
-// Prefill: q and k of all heads, one warp a head.
+// q and k of all heads, RMS-normed, rotated and rounded to bf16: dst [rows][ldd], heads of q and then KV heads of k.
+// dst may be x + q_col with ldd = ldx where the columns of q and k are adjacent.
+// Grid (8 heads, row), 256 threads, one warp a head.
+// Bytes moved: q and k read and written once.
 KERNEL(256, 4)
 lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, const float* q_norm, const float* k_norm, const float2* rope, u32 heads,
              u32 kv_heads, float eps, u32 rows) {
@@ -15,14 +22,7 @@ lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, c
     HeadPart(from, rope ? rope + u64(r) * 64 : nullptr).norm_rotate(dst + u64(r) * ldd + head * HEAD, norm, HeadPart::weights(norm), rope, eps);
 }
 
-// Chunks of C = 64 rows, i, j local: O = scale · ( ((Q Kᵀ) ∘ λ^{i−j}[j ≤ i]) V + λ^{i+1} (Q S) ),  S ← λ^C S + Kᵀ (λ^{C−1−i} V).
-// Block (tile of 32 v columns, head), 8 warps. Four keep S in their accumulators (rows 32·warp..+31 of k), put it into shared memory as bf16 once per
-// chunk to be an operand, and add the chunk to it, while the other four make the outputs of 16 rows each. bf16 operands, f32 sums, one fixed order; chunks
-// are counted from the first row, so a pass cut at multiples of 64 gives the same bits as one that is not. A warp is alone with its
-// tensor core, so operands of the next product are on their way while one is multiplied: instructions leave in order.
-// Bytes moved: q and k four times (mostly from level 2), v and o once.
-
-constexpr u32 CHUNK = 64;
+constexpr u32 CHUNK = 64;  // rows of a chunk
 constexpr u32 LD_QK = HEAD + 8;
 constexpr u32 LD_V = TILE_V + 8;
 
@@ -33,13 +33,14 @@ struct Chunk {
 };
 struct PrefillShared {
     Chunk chunk[2];
-    bf16 state[HEAD * LD_V];   // S before the chunk
+    bf16 state[HEAD * LD_V];   // S before the chunk, as an operand
     bf16 faded[CHUNK * LD_V];  // λ^{C−1−i} V
-    float power[CHUNK + 4];    // λ^n
+    float power[CHUNK + 4];    // λ^n, n = 0..C
 };
-static_assert(sizeof(PrefillShared) == 95504, "src/backend/cuda/launch/lightning.rs asks for this much");
+static_assert(sizeof(PrefillShared) == 95504, "bytes in src/backend/cuda/launch/lightning.rs");
 
-// d += a · b over K steps of 16, b two tiles of 16 columns: `load(k, a, b)` brings the operands of step k.
+// d += a · b over K steps of 16, where b has two tiles of 16 columns. `load(k, a, b)` loads the operands of step k, one
+// step ahead of the products.
 template <u32 K, class Load> DEVICE void multiply(float (&d)[4][4], Load load) {
     u32 a[2][4], b[2][2][4];
     load(0, a[0], b[0]);
@@ -54,19 +55,28 @@ template <u32 K, class Load> DEVICE void multiply(float (&d)[4][4], Load load) {
         }
     }
 }
-// The two tiles that begin at row k of [k][32].
+// Loads the two 16×16 tiles of b from row k on of a matrix [k][32].
 DEVICE void load_two(u32 (&b)[2][4], const bf16* s, u32 k) {
     load_b_trans(b[0], s, LD_V, 0, k);
     load_b_trans(b[1], s, LD_V, 16, k);
 }
 
+// Grid (tile of 32 v columns, head), 256 threads. Four warps keep S in their accumulators, 32 rows of k each: once a
+// chunk they store it to shared memory as a bf16 operand and add the chunk to it. The other four warps compute the
+// outputs, 16 rows each. A warp's instructions issue in order and hardly any other warp shares its tensor core, so the
+// operands of the next product load while one is multiplied.
+//
+// bf16 operands, f32 sums in one fixed order. Chunks are counted from the first row, so a pass that is cut at multiples
+// of 64 gives the same bits as an uncut one.
+// Bytes moved: q and k once a v tile, four times (mostly from L2); v and o once; S is read and written once, and stays
+// on chip meanwhile.
 KERNEL(256, 1)
 lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u32 ldv, float* state, const bf16* pend_k, const bf16* pend_v,
                   const float* slopes, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows) {
     SHARED_BYTES(bytes);
     PrefillShared& sh = *reinterpret_cast<PrefillShared*>(bytes);
     const u32 warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const bool keeps = threadIdx.x < 128;  // the state; the other four warps make outputs
+    const bool keeps_state = threadIdx.x < 128;  // warps 0..3 keep the state, warps 4..7 compute outputs
     const u32 head = blockIdx.y, kv_head = head / (heads / kv_heads), tile = blockIdx.x * TILE_V;
     const u32 chunks = (rows + CHUNK - 1) / CHUNK;
     wait_for_previous();
@@ -89,10 +99,10 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
     fetch(0);
     const float slope = slopes[head];
     if (threadIdx.x <= CHUNK) sh.power[threadIdx.x] = expf(-slope * float(threadIdx.x));
-    if (keeps) absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
-    __syncthreads();  // the absorbed state is read back in another layout
+    if (keeps_state) absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    __syncthreads();  // the absorbed state is in memory; it is read back in another layout
 
-    float s[2][4][4] = {};  // S[32·warp + 16·m + g (+8)][8·n + 2t (+1)] of the tile
+    float s[2][4][4] = {};  // [m][n]: S[32 · warp + 16 · m + g (+ 8)][8 · n + 2t (+ 1)] of the tile
     float* home = state + (u64(head) * HEAD + warp * 32 + g) * HEAD + tile + 2 * t;
     auto each = [&](auto what) {
 #pragma unroll
@@ -102,14 +112,14 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) what(m * 16 + half * 8, n * 8, s[m][n][2 * half], s[m][n][2 * half + 1]);
     };
-    if (keeps)
+    if (keeps_state)
         each([&](u32 row, u32 col, float& x, float& y) {
             const float2 two = *reinterpret_cast<const float2*>(home + row * HEAD + col);
             x = two.x, y = two.y;
         });
 
-    // λ^{i−j} of what the lane has of a warp's 16 rows, 0 right of the diagonal; the same for every chunk.
-    const u32 row = warp * 16;  // of the 16 rows whose outputs the warp makes
+    // λ^{i−j} for the lane's elements of Q Kᵀ, 0 right of the diagonal; the same for every chunk.
+    const u32 row = warp * 16;  // first of the warp's 16 output rows
     float fade[8][4];
 #pragma unroll
     for (u32 n = 0; n < 8; n++)
@@ -118,16 +128,16 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
             const u32 i = row + g + (e >> 1) * 8, j = n * 8 + 2 * t + (e & 1);
             fade[n][e] = j <= i ? sh.power[i - j] : 0.f;
         }
-    const float grown0 = sh.power[row + g + 1], grown1 = sh.power[row + g + 9];
+    const float decay0 = sh.power[row + g + 1], decay1 = sh.power[row + g + 9];  // λ^{i+1} of rows g and g + 8
 
     for (u32 c = 0; c < chunks; c++) {
         const Chunk& in = sh.chunk[c & 1];
         const u32 live = min(CHUNK, rows - c * CHUNK);
         copy_wait<0>();
-        __syncthreads();  // the chunk has arrived for all; nobody reads the other buffer, `state` or `faded` any more
+        __syncthreads();  // the chunk has arrived; all reads of the other buffer, `state` and `faded` are done
         if (c + 1 < chunks) fetch(c + 1);
         float p[8][4] = {};
-        if (keeps) {
+        if (keeps_state) {
             each([&](u32 r, u32 col, float& x, float& y) { *reinterpret_cast<u32*>(sh.state + (warp * 32 + r + g) * LD_V + col + 2 * t) = pack(x, y); });
             for (u32 i = threadIdx.x; i < CHUNK * TILE_V / 2; i += 128) {
                 const u32 r = i / (TILE_V / 2), col = i % (TILE_V / 2) * 2;
@@ -135,7 +145,7 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
                 const float factor = r < live ? sh.power[live - 1 - r] : 0.f;
                 *reinterpret_cast<u32*>(sh.faded + r * LD_V + col) = pack(factor * widen_lo(x), factor * widen_hi(x));
             }
-        } else {  // Q Kᵀ. Columns right of the diagonal's tile are not needed.
+        } else {  // Q Kᵀ, without the tiles right of the diagonal
             u32 a[2][4], b[2][4][4];
             auto load = [&](u32 k) {
                 load_a(a[k & 1], in.q, LD_QK, row, k * 16);
@@ -157,7 +167,7 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
             }
         }
         __syncthreads();  // `state` and `faded` written
-        if (keeps) {  // S ← λ^C S + Kᵀ faded, rows 32·warp..+31 of k
+        if (keeps_state) {  // S ← λ^C S + Kᵀ faded, rows 32 · warp .. 32 · warp + 31 of k
             const float decay = sh.power[live];
 #pragma unroll
             for (u32 m = 0; m < 2; m++) {
@@ -178,7 +188,7 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
             load_two(b, sh.state, k * 16);
         });
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) y[n][0] *= grown0, y[n][1] *= grown0, y[n][2] *= grown1, y[n][3] *= grown1;
+        for (u32 n = 0; n < 4; n++) y[n][0] *= decay0, y[n][1] *= decay0, y[n][2] *= decay1, y[n][3] *= decay1;
         u32 b[2][2][4];
         load_two(b[0], in.v, 0);
 #pragma unroll
@@ -208,6 +218,6 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
             }
         }
     }
-    if (keeps)
+    if (keeps_state)
         each([&](u32 row, u32 col, float& x, float& y) { *reinterpret_cast<float2*>(home + row * HEAD + col) = make_float2(x, y); });
 }

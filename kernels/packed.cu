@@ -1,35 +1,35 @@
-// Packed weights out and in: rows of a table by token, a whole matrix as bf16 for a prefill product, and packing bf16 rows.
+// Unpacks rows of a table by token, unpacks a whole matrix to bf16 for a prefill product, and packs bf16 rows (packed.cuh).
 #include "packed.cuh"
 
-// dst [rows, inner] bf16 = rows tokens[0..rows] of the weight; zeros for an id outside. Block: one row.
+// dst [rows, inner] bf16 = rows tokens[0..rows] of the weight; zeros for a token outside the table. Block: one row.
 template <class F> DEVICE void gather(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) {
     wait_for_previous();
     allow_next();
     if (blockIdx.x >= rows) return;
-    const u32 token = tokens[blockIdx.x], units = inner / UNIT_COLUMNS, bytes = F::VALUES + F::behind(detail);
-    const unsigned char *pair = w + u64(token < out ? token / 32 : 0) * (u64(units) * bytes + F::PAIR), *behind = pair + u64(units) * bytes;
+    const u32 token = tokens[blockIdx.x], units = inner / UNIT_COLUMNS, bytes = F::VALUES + F::scale_bytes(detail);
+    const unsigned char *pair = w + u64(token < out ? token / 32 : 0) * (u64(units) * bytes + F::PAIR), *factors = pair + u64(units) * bytes;
     for (u32 e = threadIdx.x; e < inner / 8; e += blockDim.x) {
         const u32 t = e & 3, b = e >> 2 & 1, h = e >> 3 & 1;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (token < out) v = F::eight(pair + u64(e >> 4) * bytes, behind, detail, token >> 4 & 1, h, b, token >> 3 & 1, token & 7, t);
+        if (token < out) v = F::eight(pair + u64(e >> 4) * bytes, factors, detail, token >> 4 & 1, h, b, token >> 3 & 1, token & 7, t);
         store16(dst + u64(blockIdx.x) * inner + e * 8, v);
     }
 }
-// dst [out, inner] bf16 = the weight. A warp widens a unit; grid (ceil(units of a pair / 8), pairs).
+// dst [out, inner] bf16 = the weight. A warp converts a unit; grid (ceil(units of a pair / 8), pairs).
 template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) {
     wait_for_previous();
     allow_next();
     const u32 units = inner / UNIT_COLUMNS, u = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     if (u >= units) return;
-    const u64 bytes = F::VALUES + F::behind(detail);
-    const unsigned char *first = w + u64(blockIdx.y) * (units * bytes + F::PAIR), *unit = first + u * bytes, *behind = first + units * bytes;
+    const u64 bytes = F::VALUES + F::scale_bytes(detail);
+    const unsigned char *first = w + u64(blockIdx.y) * (units * bytes + F::PAIR), *unit = first + u * bytes, *factors = first + units * bytes;
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             uint4 a0, a1, c0, c1;
             if constexpr (F::PAIR > 0) {
-                auto eight = [&](u32 b, u32 row) { return F::eight(unit, behind, detail, i, h, b, row, g, t); };
+                auto eight = [&](u32 b, u32 row) { return F::eight(unit, factors, detail, i, h, b, row, g, t); };
                 a0 = eight(0, 0), a1 = eight(0, 1), c0 = eight(1, 0), c1 = eight(1, 1);
             } else {
                 F::fragments(lane_at<F>(unit), detail, i, h, a0, a1, c0, c1);
@@ -59,8 +59,9 @@ KERNEL(256, 2) unpack_nvfp4(bf16* dst, const unsigned char* w, u32 out, u32 inne
 
 // ---- gate and up as one weight (src/backend/forms/interleave.rs) ----------------------------------------------------------------
 
-// Couples of pairs of tiles, gate's and behind it up's, become the two pairs that hold their rows in eights, in place. A block: what both pairs of a
-// couple have in `bytes` bytes, `first` bytes into a pair and so on `units` times; half-word i of it, gate's first, is what from[i] was.
+// Interleaves gate and up rows in eights, in place. A couple is a pair of gate tiles followed by its pair of up tiles. Block
+// (u, c): of couple c, the `bytes` bytes that begin `first` + u · `bytes` bytes into both pairs. New half-word i of these
+// 2 · bytes, gate's first, is old half-word from[i].
 KERNEL(256, 4) take_turns(unsigned char* w, const u16* from, u32 first, u32 bytes, u32 pair_bytes, u32 units, u32 couples) {
     SHARED_BYTES(shared);
     wait_for_previous();
@@ -69,20 +70,21 @@ KERNEL(256, 4) take_turns(unsigned char* w, const u16* from, u32 first, u32 byte
         unsigned char* gate = w + u64(blockIdx.y) * 2 * pair_bytes + first + u64(blockIdx.x) * bytes;
         auto word = [&](u32 e) { return reinterpret_cast<u32*>(gate + (e < words ? 0 : pair_bytes - bytes)) + e; };
         for (u32 e = threadIdx.x; e < 2 * words; e += blockDim.x) reinterpret_cast<u32*>(shared)[e] = *word(e);
-        __syncthreads();  // all of it is here, before any of it is written over
+        __syncthreads();  // all read before any is overwritten
         const u16* held = reinterpret_cast<const u16*>(shared);
         for (u32 e = threadIdx.x; e < 2 * words; e += blockDim.x) *word(e) = u32(held[from[2 * e]]) | u32(held[from[2 * e + 1]]) << 16;
     }
     allow_next();
 }
 
-// ---- packing: the same choices in the same arithmetic as src/backend/forms/, so that both sides hold the same bits ---------------
+// ---- packing: the same arithmetic as src/backend/forms/, bit for bit -----------------------------------------------------------
 
 DEVICE float nearest(float x) { return add_rn(add_rn(x, 12582912.f), -12582912.f); }  // |x| < 2^22, ties to even
 DEVICE float clamp(float x, float lo, float hi) { return fminf(fmaxf(x, lo), hi); }
 DEVICE bool finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// One thread: 128 columns of a row. src [rows, inner] bf16; rows from `rows` on are zeros up to a multiple of 32. bad: set where a value is not finite.
+// One thread: 128 columns of a row. src [rows, inner] bf16; zero rows pad `rows` to a multiple of 32. Sets *bad if a value is
+// not finite.
 KERNEL(128, 4) pack_int8(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) {
     wait_for_previous();
     allow_next();
@@ -99,7 +101,7 @@ KERNEL(128, 4) pack_int8(unsigned char* dst, const bf16* src, u32 rows, u32 inne
     const bf16 scale = narrow(div_rn(most, 127.f));
     const float inverse = most > 1e-30f ? div_rn(1.f, widen(scale)) : 0.f;
     const u32 i = row >> 4 & 1, hi = row >> 3 & 1, g = row & 7;
-    unsigned char* unit = dst + (u64(row / 32) * units + u) * (Int8::VALUES + Int8::behind(0));
+    unsigned char* unit = dst + (u64(row / 32) * units + u) * (Int8::VALUES + Int8::scale_bytes(0));
     for (u32 w = 0; w < 32; w++) {  // words of four columns
         u32 word = 0;
         for (u32 j = 0; real && j < 4; j++) {
@@ -112,7 +114,7 @@ KERNEL(128, 4) pack_int8(unsigned char* dst, const bf16* src, u32 rows, u32 inne
     reinterpret_cast<bf16*>(unit + Int8::VALUES)[(i * 8 + g) * 2 + hi] = real ? scale : bf16(0);
 }
 
-// A group of 32 in few bits: scales around range / (N − 1) are tried, N = 2^BITS, each with the offset that fits best.
+// Quantises a group of 32 values, N = 2^BITS: tries scales around range / (N − 1), each with its best offset.
 template <u32 BITS> struct Choice {
     static constexpr float N = float(1u << BITS), MOST = N - 1.f;
     u32 code, zero;
@@ -167,7 +169,7 @@ template <u32 BITS> DEVICE void pack_planes(unsigned char* dst, const bf16* src,
     }
     const float inverse = best.scale > 0.f ? div_rn(1.f, best.scale) : 0.f;
     const u32 i = row >> 4 & 1, half = row >> 3 & 1, g = row & 7, h = group >> 1 & 1, b = group & 1;
-    unsigned char* unit = dst + (u64(row / 32) * (inner / UNIT_COLUMNS) + group / 4) * (F::VALUES + F::behind(0));
+    unsigned char* unit = dst + (u64(row / 32) * (inner / UNIT_COLUMNS) + group / 4) * (F::VALUES + F::scale_bytes(0));
 #pragma unroll
     for (u32 t = 0; t < 4; t++) {
         u32 word = 0, low = 0;
@@ -180,7 +182,7 @@ template <u32 BITS> DEVICE void pack_planes(unsigned char* dst, const bf16* src,
         const u32 lane = (i * 2 + h) * 32 + g * 4 + t;
         *reinterpret_cast<u32*>(unit + lane * 16 + (b * 2 + half) * 4) = F::LOW ? rotate_right(word, 29) : word;
         if (F::LOW == 0) continue;
-        // Both blocks of the row: those of the neighbouring thread, whole pairs of which are here.
+        // Joins the lower bits of both blocks of the row; the neighbouring thread has the other block.
         low <<= 4 * F::LOW * b;
         low |= shuffle(low, (threadIdx.x & 31) ^ 1);
         unsigned char* to = unit + F::NIBBLES + (lane * 2 + half) * 2 * F::LOW;

@@ -1,10 +1,11 @@
-// Weights of fewer than 16 bits: how they lie in memory, and how they become bf16 values in registers.
+// Packed weights (4, 5, 6 or 8 bits): their layout in memory and their conversion to bf16 in registers. src/backend/forms/ is
+// the same in Rust.
 //
-// All forms share one frame (src/backend/forms/ is the same in Rust). Rows come in pairs of 16-row tiles, the last pair filled up with
-// zeros; a pair is a row of units of 128 columns, `[pairs][inner / 128][unit]`. A unit begins with the values, ordered as lanes of a warp
-// read them: lane 4g + t holds rows g and g + 8 of a tile and columns 8t..8t+7 of a block of 32. Behind the values are the scales.
+// Layout: [pairs of 16-row tiles][inner / 128] units of 128 columns; the last pair is padded with zero rows. A unit holds its
+// values in the order in which the lanes of a warp read them, then its scales. Lane 4g + t reads rows g and g + 8 of a tile
+// and columns 8t..8t+7 of a block of 32.
 //
-// | form   | unit bytes | values                                    | behind them                                                       |
+// | form   | unit bytes | values                                    | scales                                                            |
 // |---|---|---|---|
 // | int8   | 4160 | [tile 2][half 2][block 2][lane][row 2] 8 bytes | [tile 2][g 8][row 2] bf16 scale of the 128 columns                |
 // | int4   | 2304 | [tile 2][half 2][lane][block 2][row 2] a word  | [tile 2][half 2][g 8][row 2][block 2] scale e4m4, zero point 7 bits |
@@ -13,28 +14,28 @@
 // | group4 | 2048 + 128·n | as int4                                | [tile 2][n = 128 / group][g 8][row 2] bf16 scale, bf16 −(16 + zero) |
 // | nvfp4  | 2304 | [tile 2][half 2][lane][block 2][row 2] a word     | [tile 2][half 2][g 8][16 columns of a block 2][row 2] two scales e5m3 |
 //
-// The pairs of nvfp4 end with 256 bytes behind their units: [row 32] f32 what sums are multiplied by, 128 times the weight's factor; [row 32]
-// f32 the factor by which the publishing library multiplies scales, or, negative, what it divides them by.
+// Words. int4 and group4: eight nibbles, the even columns in the lower half and the odd ones in the upper half, so that one
+// mask yields a pair of values. int8: columns 0, 2, 1, 3 from the lowest byte up. int5 and int6: first the words of the upper
+// four bits of each value, as in int4 but rotated left by 3; then the lower bits of a row and both blocks, in int6 a word of
+// pairs of bits (even columns in the lower half, odd ones in the upper half) rotated left by 1, in int5 a byte of the even
+// columns and one of the odd ones, each rotated left by 2.
 //
-// A word of int4 and group4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
-// half and the odd ones in the upper half. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
+// nvfp4: the 16 e2m1 values of both words of a row hold the bits of eight bf16 pairs in place (see Nvfp4). The two scales of
+// 16 columns, one for each block, are bytes rotated left by 4 as 16 bits; a byte is exponent + 22 and three bits of mantissa,
+// or 0. Each pair of tiles ends with 256 bytes: [row 32] f32 factor of the sums, 128 times the weight's factor; [row 32] f32
+// factor by which the publishing library multiplies scales or, if negative, by which it divides them.
 //
-// int5 and int6 begin with words of the upper four bits of their values, which are those of int4 rotated left by 3. The lower ones, of a row and both blocks, follow: in
-// int6 a word, the even columns in its lower half and the odd ones in the upper half, as pairs of bits, rotated left by 1; in int5 a byte of the
-// even columns and one of the odd ones, each rotated left by 2.
-//
-// The 16 e2m1 values of both words of a row are bits of eight pairs of bfloat16 in place, see Nvfp4; its scales are those of the columns' 16 in
-// both blocks, [block 2] bytes rotated left by 4 as 16 bits; a byte is the exponent + 22 and three bits of mantissa, or 0.
-//
-// Values: int8 bf16(q·s); int4, int5 and int6 bf16((N + q)·s − bf16((N + z)·s)), N = 16, 32 and 64, z in N/128; group4 bf16((q − z)·s), where
-// products with groups of 128 multiply sums over exact q − z by s in f32;
-// nvfp4 bf16(e2m1·fl(s·factor)), where sums over exact e2m1·s are multiplied by the factor in f32.
+// Values:
+//   int8              bf16(q·s)
+//   int4, int5, int6  bf16((N + q)·s − bf16((N + z)·s)) with N = 16, 32, 64 and z in units of N/128
+//   group4            bf16((q − z)·s); with groups of 128 columns, products sum exact q − z and multiply the sums by s in f32
+//   nvfp4             bf16(e2m1·fl(s·factor)); products sum exact e2m1·s and multiply the sums by the factor in f32
 #pragma once
 #include "common.cuh"
 
 #ifdef SALA_EMULATOR
 inline u32 rotate_right(u32 x, u32 n) { return n ? x >> n | x << (32 - n) : x; }
-// Bytes of b:a by the four nibbles of `selector`, lowest first.
+// Four bytes of b:a, selected by the nibbles of `selector`, lowest first.
 inline u32 permute(u32 a, u32 b, u32 selector) {
     const u64 both = u64(b) << 32 | a;
     u32 r = 0;
@@ -58,7 +59,7 @@ DEVICE u32 fma2(u32 a, u32 b, u32 c) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
-// One instruction: of two constants the compiler makes two.
+// One instruction; the compiler would emit two for two constants.
 DEVICE u32 and_or(u32 x, u32 mask, u32 bits) {
     u32 r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
@@ -69,13 +70,13 @@ DEVICE u32 and_xor(u32 x, u32 mask, u32 bits) {
     asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
     return r;
 }
-// The same: of a multiplication by a power of two and a sum the compiler makes three.
+// One instruction; the compiler would emit three for a multiplication by a power of two and a sum.
 DEVICE u32 times_plus(u32 a, u32 b, u32 c) {
     u32 r;
     asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
     return r;
 }
-// One half of a pair twice. Written so that it is a modifier of the instruction that uses it, no instruction.
+// One half of a pair twice. In this form it is a modifier of the instruction that uses it and costs nothing.
 DEVICE u32 both_low(u32 x) {
     u32 r;
     asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {lo, lo}; }" : "=r"(r) : "r"(x));
@@ -92,7 +93,7 @@ constexpr u32 UNIT_COLUMNS = 128;
 constexpr u32 ONE2 = 0x3f803f80u, MINUS_ONE2 = 0xbf80bf80u, MINUS_ZERO2 = 0x80008000u;  // bf16 pairs
 DEVICE u32 times2(u32 a, u32 b) { return fma2(a, b, MINUS_ZERO2); }
 
-// A lane's values in a unit are 16 bytes of each 512.
+// A lane reads 16 bytes of each 512 bytes of values.
 template <class F> DEVICE LaneAt lane_at(const unsigned char* unit) {
     const u32 lane = threadIdx.x & 31;
     return {unit + lane * 16, unit + F::VALUES + F::scales_at(lane)};
@@ -106,23 +107,28 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
     auto pair = [](u32 x) { return and_or(x, 0x00780078u, 0x41804180u); };
     return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
 }
-// q·lower + offset of the pairs of a word of four-bit values: a nibble at the bottom of a bfloat16 is the (subnormal) number q·2^-133, one above
-// it 16·q·2^-133, so that `lower` comes as 2^133 and `upper` as 2^129 times what it stands for, and one shift serves four pairs.
+// q·lower + offset of the pairs of a word of four-bit values. The lowest nibble of a bf16 is the subnormal number q·2^-133 and
+// the next one 16·q·2^-133. So `lower` is 2^133 and `upper` 2^129 times the scale, and one shift serves four pairs.
 DEVICE uint4 scaled_nibbles(u32 word, u32 lower, u32 upper, u32 offset) {
     const u32 next = word >> 8;
     return make_uint4(fma2(word & 0x000f000fu, lower, offset), fma2(word & 0x00f000f0u, upper, offset), fma2(next & 0x000f000fu, lower, offset),
                       fma2(next & 0x00f000f0u, upper, offset));
 }
 
-// A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, behind, detail, i, h, b, row, g, t)` from any
-// memory, `fragments` (of a lane whose scales begin `scales_at` behind the values) for a whole half in the order the products use them, to be multiplied by GAIN, a power of two, and BY_STEP by `step_gain` before. PAIR: bytes `behind`
-// the units of a pair; what sums are multiplied by is there.
+// A form F converts packed values to bf16:
+//   eight(unit, factors, detail, i, h, b, row, g, t)  the eight values of lane 4g + t in block b of half h of tile i, from any
+//                                                     memory
+//   fragments(at, detail, i, h, ...)                  all values of a lane in a half, in the order of the products; the values
+//                                                     are these times GAIN, a power of two, and `step_gain` if BY_STEP
+//   VALUES, scale_bytes(detail)                       bytes of values and of scales in a unit
+//   scales_at(lane)                                   where the lane's scales begin after the values
+//   PAIR                                              bytes of factors after the units of a pair
 struct Int8 {
     static constexpr u32 VALUES = 4096, PAIR = 0;           // bytes
     static constexpr bool BY_STEP = false;
     static constexpr u32 WARPS = 8, STAGES = 3, AHEAD = 2;  // of a skinny product
-    static DEVICE_METHOD u32 behind(u32) { return 64; }
-    // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
+    static DEVICE_METHOD u32 scale_bytes(u32) { return 64; }
+    // bf16 q: seven bits yield 128 + (q & 127), the sign bit alone 128 or 256; one mask serves both.
     static DEVICE_METHOD uint4 widen(u32 w0, u32 w1, u32 s2) {
         auto pair = [&](u32 x) { return times2(fma2(and_or(x, 0x00800080u, 0x43004300u), MINUS_ONE2, and_or(x, 0x007f007fu, 0x43004300u)), s2); };
         return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
@@ -132,8 +138,8 @@ struct Int8 {
         const u32 s = load32(unit + VALUES + (i * 8 + g) * 4);
         return widen(q.x, q.y, permute(s, s, row ? 0x3232 : 0x1010));
     }
-    // 2^-32 times the value: a byte q + 128 in the lower half of a bfloat16 is the (subnormal) number (q + 128)·2^-133, of which one fma makes
-    // (q + 128)·s·2^-32 − 128·s·2^-32, rounded as q·s is. Scales are below 2^26; values below 2^-94 are lost.
+    // 2^-32 times the value. A byte q + 128 in the lower half of a bf16 is the subnormal number (q + 128)·2^-133; one fma yields
+    // (q + 128)·s·2^-32 − 128·s·2^-32, rounded as q·s. Limits: scales below 2^26; values below 2^-94 underflow.
     static constexpr float GAIN = 4294967296.f;
     static DEVICE_METHOD uint4 widen_small(u32 w0, u32 w1, u32 s2, u32 c2) {
         auto pair = [&](u32 x) { return fma2(and_xor(x, 0x00ff00ffu, 0x00800080u), s2, c2); };
@@ -148,22 +154,22 @@ struct Int8 {
     }
 };
 
-// 4, 5 or 6 bits with a scale and a zero point of one byte each per 32 columns.
+// 4, 5 or 6 bits. Every 32 columns have a scale and a zero point of one byte each.
 template <u32 BITS> struct Planes {
     static constexpr u32 NIBBLES = 2048, LOW = BITS - 4;  // bytes of the upper four bits; lower bits of a value
     static constexpr u32 VALUES = 512 * BITS, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static constexpr bool BY_STEP = false;
-    static DEVICE_METHOD u32 behind(u32) { return 256; }
+    static DEVICE_METHOD u32 scale_bytes(u32) { return 256; }
     static constexpr float GAIN = 1.f;
     static constexpr u32 BASE = 0x41804180u + LOW * 0x00800080u;    // N = 2^BITS
     static constexpr u32 FIRST = 0x38803880u - LOW * 0x00800080u;   // scale e4m4, exponent 0 is 2^(-10 - BITS)
     static constexpr u32 MINUS = ((BASE >> 8 & 0x7fu) | 0x80u) * 0x01010101u;
-    // Scales of two blocks in one pair, and −(N + z)·s.
+    // The scales of two blocks in a pair, and −(N + z)·s.
     static DEVICE_METHOD uint2 scales(u32 word) {
         const u32 s2 = times_plus(word & 0x00ff00ffu, 8, FIRST);
         return make_uint2(s2, times2(permute(word, MINUS, 0x4341), s2));
     }
-    // The lower bits of both rows; those of pair p of block b are in place after a rotation to the right by LOW·(4b + p).
+    // The lower bits of both rows. A rotation to the right by LOW·(4b + p) puts those of pair p of block b in place.
     static constexpr u32 LOW_MASK = LOW == 2 ? 0x00060006u : 0x00040004u;
     static DEVICE_METHOD uint2 low(const unsigned char* unit, u32 at) {
         if constexpr (LOW == 2) {
@@ -175,7 +181,7 @@ template <u32 BITS> struct Planes {
             return make_uint2(0, 0);
         }
     }
-    // N + q of the pairs of a word.
+    // N + q of the four pairs of a word.
     static DEVICE_METHOD uint4 plus_n(u32 word, u32 low) {
         if constexpr (LOW == 0) return nibbles_plus_16(word);
         auto pair = [&](u32 p) { return and_or(rotate_right(low, LOW * p), LOW_MASK, and_or(rotate_right(word, 4 * p), 0x00780078u, BASE)); };
@@ -201,7 +207,7 @@ template <u32 BITS> struct Planes {
     }
 };
 
-// The same of 4 bits, where products take 2^-32 times the values. All of them are rounded once, from what (16 + q)·s − bf16((16 + z)·s) is exactly.
+// 4 bits; products read 2^-32 times the values. Each value is (16 + q)·s − bf16((16 + z)·s), rounded once.
 struct Int4 : Planes<4> {
     static constexpr float GAIN = 4294967296.f;
     struct Scales {
@@ -212,8 +218,8 @@ struct Int4 : Planes<4> {
         const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4));
         return widen(rotate_right(word, 29), 0, b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
     }
-    // The byte of a zero point is 8·(16 + z), and as the lower half of a negative bfloat16 that many times 2^-133. What comes off is 16·s less than
-    // bf16((16 + z)·s), which is a bfloat16 again.
+    // The byte of a zero point is 8·(16 + z); in the lower half of a negative bf16 it is −8·(16 + z)·2^-133. The offset is
+    // 16·s − bf16((16 + z)·s), which is a bf16 again.
     static DEVICE_METHOD Scales small(u32 word) {
         const u32 lower = times_plus(word & 0x00ff00ffu, 8, FIRST + 0x32803280u);  // s·2^101
         const u32 from = times2(permute(word, 0x80808080u, 0x4341), times2(lower, 0x3e003e00u));
@@ -232,13 +238,13 @@ struct Int4 : Planes<4> {
 using Int5 = Planes<5>;
 using Int6 = Planes<6>;
 
-// `detail`: log2 of the blocks of 32 columns that share a scale, 0..2. WIDE: 2, and what multiplies takes the numbers themselves, which are exact, and
-// their sums over a unit times the scale: half of the work for a pair of values. Either way it takes 2^-6 times what there is.
+// `detail`: log2 of the blocks of 32 columns that share a scale, 0..2. WIDE (detail 2): products read q − z, which is exact, and
+// multiply their sums over a unit by the scale, with half of the instructions for a pair of values. Both read 2^-6 times the values.
 template <bool WIDE> struct Groups {
     static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static constexpr bool BY_STEP = WIDE;
     static constexpr float GAIN = 64.f;
-    static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
+    static DEVICE_METHOD u32 scale_bytes(u32 detail) { return 512 >> detail; }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         static_assert(!WIDE, "values have their scale");
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
@@ -248,7 +254,7 @@ template <bool WIDE> struct Groups {
         return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
     }
     static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
-        // 2^-6·(16 − (16 + z)), beside something of the scale that nobody looks at.
+        // 2^-6·(16 − (16 + z)) in the upper half; the lower half is not used.
         const u32 less = fma2(scale, 0x3c803c80u, 0x3e803e80u), s2 = both_low(scale);
         const uint4 x = scaled_nibbles(word, 0x7f007f00u, 0x7d007d00u, both_high(less));
         return WIDE ? x : make_uint4(times2(x.x, s2), times2(x.y, s2), times2(x.z, s2), times2(x.w, s2));
@@ -261,22 +267,24 @@ template <bool WIDE> struct Groups {
         const uint2 a = load64(scales + ((h * 2) >> detail) * 64), c = load64(scales + ((h * 2 + 1) >> detail) * 64);
         a0 = widen(q.x, a.x), a1 = widen(q.y, a.y), c0 = widen(q.z, c.x), c1 = widen(q.w, c.y);
     }
-    // What sums over a unit are multiplied by: rows g (0) or g + 8 (1) of tile i.
+    // Factor of the sums over a unit: rows g (0) or g + 8 (1) of tile i.
     static DEVICE_METHOD float step_gain(LaneAt at, u32 i, u32 up) {
         return widen_lo(load32(at.scales + i * 64 + up * 4));
     }
 };
 using Group4 = Groups<false>;
 
-// e2m1 is exact in bfloat16 and so is e2m1·e4m3, of at most 6 bits. Sign, exponent and mantissa of a value at bits 15 and 8..6 are the number
-// times 2^-126, subnormals included, so that one mask makes a pair of them and one product with a scale (times 2^119) a pair of weights.
+// e2m1 is exact in bf16, and so is e2m1·e4m3 (at most 6 bits). A value with its sign at bit 15 and its exponent and mantissa at
+// bits 8..6 is the bf16 number times 2^-126, subnormals included. So one mask yields a pair of values, and one product with a
+// scale (times 2^119) a pair of weights.
 struct Nvfp4 {
     static constexpr u32 VALUES = 2048, PAIR = 256, WARPS = 16, STAGES = 2, AHEAD = 1;
     static constexpr bool BY_STEP = false;
-    static DEVICE_METHOD u32 behind(u32) { return 256; }
+    static DEVICE_METHOD u32 scale_bytes(u32) { return 256; }
     static constexpr u32 VALUE = 0x81c081c0u;
-    // The pairs of a row's words a and c: three of each lie so that they do not meet, the fourth are in what these leave of both words,
-    // brought together. Shifts where nothing comes round: these have another pipe than logic.
+    // The words a and c of a row hold four pairs each. The bits of three do not overlap; `rest` gathers those of the fourth from
+    // the bits that the three leave free in both words. A shift replaces a rotation where no bit wraps: shifts do not use the
+    // pipe of logic instructions.
     static DEVICE_METHOD u32 rest(u32 a, u32 c) { return (a & 0x60306030u) | (rotate_right(c, 30) & ~0x60306030u); }
     static DEVICE_METHOD u32 shifted(u32 x, u32 by) { return times_plus(x, 1u << by, 0); }
     static DEVICE_METHOD uint4 first(u32 a, u32 rest) {
@@ -295,16 +303,16 @@ struct Nvfp4 {
         a0 = times(first(q.x, low), both_low(s)), c0 = times(second(q.z, low), both_low(z));
         a1 = times(first(q.y, high), both_high(s)), c1 = times(second(q.w, high), both_high(z));
     }
-    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char* behind, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char* factors, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         const unsigned char* words = unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + row * 4;
         const u32 a = load32(words), c = load32(words + 8);
         const u32 bytes = load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + (t >> 1) * 4) >> row * 16 & 0xffffu;
         const u32 byte = (b ? bytes << 4 | bytes >> 12 : bytes >> 4) & 0xffu;
         const float scale = byte ? __uint_as_float((byte + (105u << 3)) << 20) : 0.f;
-        const float factor = reinterpret_cast<const float*>(behind)[32 + i * 16 + row * 8 + g];
+        const float factor = reinterpret_cast<const float*>(factors)[32 + i * 16 + row * 8 + g];
         const float step = factor < 0.f ? div_rn(scale, -factor) : mul_rn(scale, factor);
         const uint4 v = b ? second(c, rest(a, c)) : first(a, rest(a, c));
-        // In the publishing library's order: the scale first.
+        // The publishing library also multiplies by the scale first.
         auto value = [&](float x) { return mul_rn(mul_rn(x, __uint_as_float(0x7e800000u)), step); };
         auto pair = [&](u32 x) { return pack(value(widen_lo(x)), value(widen_hi(x))); };
         return make_uint4(pair(v.x), pair(v.y), pair(v.z), pair(v.w));

@@ -1,36 +1,49 @@
-// KV blocks of verify passes where keys and values lie in host memory: a pool of blocks on the device for each sparse layer and
-// KV head (docs/architecture.md §6). The device reads host memory at the addresses the host has for it.
+// Paged caches (docs/architecture.md §6): keys and values are in page-locked host memory, and each sparse layer and KV
+// head has a pool of KV blocks on the device for verify passes. Kernels read host memory at the host's own addresses.
 //
-// A table a sequence, layer and KV head says in which slot a block is, NOWHERE in none; `owner` [KV head][slot] is the address of the
-// table entry that names a slot, 0 for a free one. Whoever changes one changes the other. `stamp` is the pass in which a slot was
-// chosen last. Slots hold 64 rows of one KV head, [64][128] bf16, keys and values apart. What is in a slot is what is in host
-// memory up to the last row written: a pass writes its rows to both, and whoever else writes rows takes their blocks out (pool_forget).
+// A verify pass runs, for each layer, pool_choose (looks up the chosen KV blocks and assigns slots to missing ones),
+// pool_fetch (copies these from host memory) and pool_attend (attention over KV blocks in slots).
+//
+// Layout, for one layer:
+//   pool_k, pool_v  [KV head][slot][64][128] bf16
+//   table           [KV head][KV block] of a sequence: the slot of each KV block, or NOWHERE
+//   owner           [KV head][slot]: address of the table entry that names the slot, 0 for a free slot
+//   stamp           [KV head][slot]: the pass that chose the slot last; clock [KV head] counts passes
+// A table entry and the owner of its slot name each other or neither does; they always change together.
+//
+// A slot equals host memory up to the last row written: a pass writes its rows to both, and any other writer of rows
+// takes the KV blocks of these rows out of the pool (pool_forget).
 #include "attention.cuh"
 #include "cut.cuh"
 #include "sequences.cuh"
 
 constexpr int NOWHERE = -1;
-constexpr u32 MOST_SLOTS = 16384;  // of a layer and KV head: 32 a thread
-constexpr u32 MOST_FETCHED = 4096; // blocks of a pass and KV head
-constexpr u32 SLOT = BLOCK * HEAD; // elements
+constexpr u32 MOST_SLOTS = 16384;   // of a layer and KV head: 32 a thread
+constexpr u32 MOST_FETCHED = 4096;  // KV blocks of a pass and KV head
+constexpr u32 SLOT = BLOCK * HEAD;  // elements of a slot's keys, and of its values
 
-// The tables of a row's sequence in one sparse layer, [KV head][blocks].
+// Table of a row's sequence in one sparse layer: slots [KV head][blocks].
 struct RowBlocks {
     int* slots;
     u64 reserved[3];
 };
 
-// A block on its way: its first row's keys and values of the KV head in host memory, and where it goes.
+// A KV block to fetch: its first row's key and value of the KV head in host memory, and its slot.
 struct Fetch {
     const bf16 *k, *v;
     u32 slot, reserved[3];
 };
 
-// Finds the chosen blocks of the pass's rows: `place` [row][KV head][cap] is the slot of each, NOWHERE for what is read from host
-// memory by whoever needs it, because every slot is taken by blocks of this pass. Blocks that are not here take the slots that were
-// chosen longest ago, ties to the lowest, and are listed in `fetch` [KV head][slots], `fetched` of them. New rows of the pass go to the
-// slots of blocks that are here. `seen` [KV head][4] counts blocks looked up, fetched, and read from host memory.
-// Block: a KV head, 512 threads. One row after the other, so that a block that two rows want is fetched once and the result is the same every time.
+// Looks up the chosen KV blocks of the pass's rows and assigns slots to those that are missing.
+//   place [row][KV head][cap]  the slot of each chosen KV block; NOWHERE if no slot is left for it, because all hold
+//                              KV blocks of this pass: pool_attend then reads it from host memory
+//   fetch [KV head][slots]     the missing KV blocks; they evict the slots chosen longest ago, ties to the lowest slot
+//   fetched [KV head]          their number
+//   seen [KV head][4]          counts of KV blocks looked up, fetched, and read from host memory by pool_attend
+// New keys xk and values xv of the pass are also written to the slots of KV blocks that are present.
+//
+// Grid: a thread block a KV head, 512 threads. Rows are handled one after another, so a KV block that two rows choose
+// is fetched once, and the same passes leave the same pool.
 KERNEL(512, 1)
 pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* stamp, u32* clock, bf16* pool_k, bf16* pool_v, u32 slots, const bf16* xk,
             const bf16* xv, u32 ldx, const u32* list, const u32* count, u32 cap, const Row* at, const RowCache* of, const RowBlocks* tables, u32 blocks,
@@ -66,12 +79,12 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
             else atomicAdd(&missing[r], 1u);
         }
     }
-    __syncthreads();  // stamped, counted
+    __syncthreads();  // stamps and counts written
     u32 all = 0;
     for (u32 r = 0; r < rows; r++) all += missing[r];
     u32 used = 0, wanting = 0;
     if (all) {
-        // Slots by age: those of this pass have none.
+        // Ages of slots in passes, at most 65,535. Slots chosen in this pass have age 0 and are never evicted.
         const u32 wanted = min(all, MOST_FETCHED), per = (slots + 511) / 512, s0 = t * per, s1 = min(s0 + per, slots);
         for (u32 s = t; s < slots; s += 512) age[s] = u16(min(now - stamp[s], 0xffffu));
         __syncthreads();  // ages
@@ -80,7 +93,8 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
                 for (u32 s = s0; s < s1; s++) look(age[s]);
             },
             min(wanted, slots), 0, 0, reached);
-        // Above the cut in the upper half, at the cut in the lower half, as in select_top.
+        // Slots above the cut are counted in the upper half of a word, those at the cut in the lower half, as in
+        // select_top.
         auto kind = [&](u32 s) -> u32 { return age[s] > cut ? 1u << 16 : cut && age[s] == cut ? 1u : 0; };
         u32 own = 0, total;
         for (u32 s = s0; s < s1; s++) own += kind(s);
@@ -92,14 +106,14 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
             if ((what > 1 || (what == 1 && level < ties)) && to < MOST_FETCHED) victims[to] = u16(s);
             taken += what >> 16, level += what & 1;
         }
-        __syncthreads();  // victims; sums free
+        __syncthreads();  // victims written; sums are free
         for (u32 r = 0; r < rows; r++) {
             if (!missing[r]) continue;
             const u32 n = count[lists(r)];
             int* slot_of = table(r);
             for (u32 i0 = 0; i0 < n; i0 += 512) {
                 const u32 i = i0 + t, b = i < n ? list[lists(r) * cap + i] : 0;
-                const bool open = i < n && places(r)[i] < 0;  // not here when the pass began
+                const bool open = i < n && places(r)[i] < 0;  // missing when the pass began
                 const int slot = open ? slot_of[b] : 0;
                 const bool miss = open && slot < 0;
                 u32 more;
@@ -116,14 +130,17 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
                 }
                 wanting += more;
                 used = min(used + more, found);
-                __syncthreads();  // the row's entries; sums free
+                __syncthreads();  // table entries of the row written; sums are free
             }
         }
     }
     if (t == 0) fetched[head] = used, clock[head] = now, seen[0] += looked, seen[1] += used, seen[2] += wanting - used;
 }
 
-// Brings the listed blocks: 16 bytes a load, keys and values of a block apart. Block: (share of the blocks, KV head).
+// Copies the listed KV blocks from host memory into their slots, 16 bytes a load.
+// Grid (share, KV head), 256 threads. The keys of a KV block and its values are two items; a thread block takes every
+// `shares`-th item.
+// Bytes moved: 32 KiB of host memory for each KV block and KV head.
 KERNEL(256, 4) pool_fetch(bf16* pool_k, bf16* pool_v, const Fetch* fetch, const u32* fetched, u32 slots, u32 kv_heads, u32 shares) {
     allow_next();
     wait_for_previous();
@@ -140,9 +157,12 @@ KERNEL(256, 4) pool_fetch(bf16* pool_k, bf16* pool_v, const Fetch* fetch, const 
     }
 }
 
-// attend_verify over blocks where they are: the same sums in the same order.
-constexpr u32 SPLIT_BLOCKS = 2;
+constexpr u32 SPLIT_BLOCKS = 2;  // chosen KV blocks of a split
 
+// attend_verify over KV blocks in slots, and in host memory for those without one: the same sums in the same order, so
+// the same bits.
+// Grid (split, KV head, row), 128 threads.
+// Bytes moved: 64 KiB of keys and values a thread block.
 KERNEL(128, 4)
 pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const u32* list, const u32* count, const int* place, u32 cap,
             const Row* at, const RowCache* of, const bf16* pool_k, const bf16* pool_v, u32 slots, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows,
@@ -157,7 +177,7 @@ pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u
     const u64 lists = u64(r) * kv_heads + kv_head;
     const u32 chosen = count[lists], entry = split * SPLIT_BLOCKS + (warp >> 1);
     if (split * SPLIT_BLOCKS >= chosen) return;
-    // An odd list's last split has one block: the other two warps see no key.
+    // The last split of a list of odd length has one KV block; warps 2 and 3 then have no keys.
     const u32 start = entry < chosen ? list[lists * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
     const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
     const int slot = entry < chosen ? place[lists * cap + entry] : NOWHERE;
@@ -170,7 +190,9 @@ pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u
                scale, group, part_o + to * HEAD, part_ml + to, splits, part_block + to * SPLIT_BLOCKS);
 }
 
-// Takes a sequence's blocks from `from` on out of the pool. Block: (256 blocks, KV head).
+// Takes a sequence's KV blocks from `from` on out of the pool; their slots become free.
+// Grid (256 KV blocks, KV head), 256 threads.
+// Bytes moved: 4 a KV block, and the entries of those in the pool.
 KERNEL(256, 4) pool_forget(int* table, u64* owner, u32* stamp, u32 slots, u32 blocks, u32 from, u32 kv_heads) {
     allow_next();
     wait_for_previous();

@@ -1,7 +1,8 @@
-// Operations on rows beside the GEMMs: embedding, norms and gates of prefill and of rows that nobody left ready, SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
+// Operations on rows other than GEMMs: embedding, norms and gates (prefill, and rows that the producing kernel did not
+// prepare), SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
 //
-// One block of 256 threads a row (or 1024 values of a plain array). Bytes moved: each input and output once.
-// Rows that are left ready for a GEMM have the same bits whichever kernel made them (common.cuh). Widths are multiples of 32.
+// Grid: one block of 256 threads a row, or for each 1024 values of an array. Bytes moved: each input and output once.
+// Prepared rows have the same bits in every kernel that prepares them (`Next` in common.cuh). Widths are multiples of 32.
 #include "common.cuh"
 #include "sequences.cuh"
 
@@ -11,7 +12,7 @@ KERNEL(256, 4) fill_f32(float* dst, u64 n, float value) {
         u64 i = u64(blockIdx.x) * 1024 + j * 256 + threadIdx.x;
         if (i < n) dst[i] = value;
     }
-    allow_next();  // behind the stores: a pass reads what was set up before it without a wait, though not in the launch right behind this one
+    allow_next();  // after the stores: the kernels of a pass read set-up data before their wait
 }
 
 // The program's formula for synthetic weights (`backend::synthetic_value`): splitmix64 of (seed, index), uniform.
@@ -29,7 +30,8 @@ KERNEL(256, 4) random_bf16(bf16* dst, u64 n, float std, u64 seed) {
     allow_next();
 }
 
-// Sums of everything, one a block, so that reading can be timed: four 16-byte loads a thread under way. n16 16-byte words.
+// Reads n16 words of 16 bytes, four in flight a thread, to measure bandwidth. out[block] is a checksum, so that no load is
+// optimised away.
 KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
     wait_for_previous();
     allow_next();
@@ -56,8 +58,8 @@ KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
     }
 }
 
-// Words from page-locked memory of the host, which writes them again after a while: past all caches. Kernels read them before their waits, so they are to be seen by all
-// before anything that follows can start.
+// Copies n words from page-locked host memory, around all caches because the host rewrites them. Later kernels read them
+// before their wait, so this kernel never calls `allow_next`.
 KERNEL(256, 4) take_words(u32* dst, const u32* from, u32 n) {
     wait_for_previous();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
@@ -81,7 +83,7 @@ embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab
                 w[k][i] = four.x, w[k][i + 1] = four.y, w[k][i + 2] = four.z, w[k][i + 3] = four.w;
             }
     };
-    weights(0);  // last read a pass ago, so they come from memory
+    weights(0);  // from memory, not L2: last read one pass ago
     wait_for_previous();
     const u32 r = blockIdx.x, token = tokens[r];
 #pragma unroll 1
@@ -106,7 +108,7 @@ embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab
     }
 }
 
-// The angle is a float32 product (docs/model.md §4), its sine and cosine are those of that float32 value.
+// table[row][i] = (cos, sin) of the f32 product position · inv_freq[i] (docs/model.md §4).
 KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, const Row* at, u32 rows) {
     allow_next();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
@@ -117,9 +119,10 @@ KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step
     if (live) table[i] = make_float2(c, s);
 }
 
-// A row's values, normed where there is a norm and gated where there is a gate. With `sums`, the row's for a GEMM that multiplies its result, otherwise (prefill) the
-// reciprocal of the norm is part of the values. A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
-// Block: a row, 256 threads that keep 4096 columns in registers.
+// dst = src · norm · sigmoid(gate), each factor only if given. With `sums` the GEMM multiplies its result by 1 / rms (see
+// `Next`); without (prefill) dst contains it. Norm weights were last read one pass ago: they are loaded from memory while
+// the previous kernel still runs.
+// Block: one row, 256 threads that keep 4096 columns in registers.
 DEVICE void prepare_row(bf16* dst, float* sums, const float* src, const float* norm, const bf16* gate, u32 n, float eps, float mul) {
     constexpr u32 KEPT = 2, ROUND = 2048 * KEPT;
     __shared__ float scratch[8];
@@ -190,7 +193,7 @@ gate_rows(bf16* dst, u32 ldd, float* sums, const float* o, u32 ldo, const float*
     prepare_row(dst + u64(r) * ldd, sums ? sums + r * (n / SUMMED) : nullptr, o + u64(r) * ldo, norm, gate ? gate + u64(r) * ldg : nullptr, n, eps, 1.f);
 }
 
-// The same for a bf16 source (the auxiliary hidden states of a draft head).
+// RMS norm of bf16 rows (auxiliary hidden states of a draft head).
 KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, const float* norm, u32 n, float eps, u32 rows) {
     __shared__ float scratch[8];
     wait_for_previous();

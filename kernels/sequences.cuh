@@ -1,25 +1,26 @@
-// Rows of a verify pass, which may be those of several sequences: where each row stands, and in whose caches and states. Both
-// tables have an entry for each of 16 rows, so that a kernel finds what it needs with one read; the host writes them between
-// passes. A sequence's rows lie beside each other.
+// Rows of a verify pass, which may belong to several sequences: the position of each row, and the caches and states of
+// its sequence. Each table has 16 entries, one a row, so that a kernel needs a single read per row. The host writes
+// them between passes. The rows of a sequence are adjacent.
 #pragma once
 #include "common.cuh"
 
 struct Row {
-    u32 position;  // of the row
-    u32 start;     // of the first row of its sequence
-    u32 first;     // that row's place in the pass
-    u32 rows;      // of its sequence in the pass
-    u32 pending;   // accepted rows that are not yet in its recurrent states
+    u32 position;  // position of the row
+    u32 start;     // position of the first row of its sequence
+    u32 first;     // index of that first row in the pass
+    u32 rows;      // number of the sequence's rows in the pass
+    u32 pending;   // accepted rows that are not yet in the sequence's recurrent states
     u32 slot;      // half of the pending ring that holds them
     u32 reserved[2];
 };
 
-// Keys, values and compressed keys of a row's sequence in one sparse layer: its first rows (attention.cuh says where the others are).
+// First rows of the keys, values and compressed keys of a row's sequence in one sparse layer (layout: attention.cuh).
 struct RowCache {
     bf16 *k, *v, *k1, *k2;
 };
 
-// State, pending ring and decay rates of a row's sequence in one lightning layer.
+// State [heads][128][128] f32, pending ring [2][16][kv_heads][128] bf16 and slopes [heads] of a row's sequence in one
+// lightning layer. The decay of a head is exp(−slope).
 struct RowState {
     float* state;
     bf16 *pend_k, *pend_v;

@@ -8,17 +8,17 @@ struct Bf16 {
     static constexpr u32 STAGE = TILE * COLUMNS * 2;  // bytes of a tile
     static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");
     const bf16* w;
-    const bf16* base;  // the lane's piece of the tile's rows
+    const bf16* base;  // the lane's next piece of the tile's rows
     u32 out, inner, rows_left;
 
-    // A copy takes whole 128-byte lines of four rows; in shared memory the two halves of every other row are swapped, so that eight
-    // rows hit all banks.
+    // A copy instruction of a warp reads whole 128-byte lines of four rows. In shared memory the halves of every other row are
+    // swapped, so that eight rows use all banks.
     DEVICE_METHOD Bf16(const unsigned char* w, u32 out, u32 inner)
         : w(reinterpret_cast<const bf16*>(w)), base(nullptr), out(out), inner(inner), rows_left(0) {}
-    // Where a lane copies to, beyond where it reads.
+    // Offset from where a lane reads to where it copies.
     DEVICE_METHOD static int copies_beyond(u32 lane) { return int((lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) * 4) * 16) - int(values_at(lane)); }
     DEVICE_METHOD static u32 values_at(u32 lane) { return (lane >> 2) * 128 + ((lane & 3) ^ (lane >> 2 & 1) * 4) * 16; }
-    // The other half of its line: this form has no scales.
+    // The other half of the line: this form has no scales.
     DEVICE_METHOD static u32 scales_at(u32 lane) { return values_at(lane) ^ 64; }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
     DEVICE_METHOD static void begin(u32, bool) {}
@@ -30,7 +30,7 @@ struct Bf16 {
     }
     DEVICE_METHOD void issue(unsigned char* to, u32 every) {
 #pragma unroll
-        for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
+        for (u32 i = 0; i < 4 * R; i++)  // rows past the end repeat the last one; their results are not stored
             copy_async(to + copies_beyond(threadIdx.x & 31) + i * 512, base + u64(min(i * 4 + (threadIdx.x >> 3 & 3), rows_left)) * inner);
         base += every * COLUMNS;
     }

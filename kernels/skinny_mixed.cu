@@ -1,5 +1,5 @@
-// Products of 1..16 rows with a weight whose first `detail` rows, a multiple of 32, have the form int4, int5 or int6 and the others, from `w2`
-// on, the form int8: one launch where a mixed recipe would need two.
+// Products of 1..16 rows with a weight in two forms, in one launch: its first `detail` rows, a multiple of 32, are int4, int5 or
+// int6, the others are the int8 weight `w2`.
 #include "skinny_packed.cuh"
 
 template <class F> struct Mixed {
@@ -9,7 +9,7 @@ template <class F> struct Mixed {
     Packed<F, WARPS> first;
     Packed<Int8, WARPS> second;
     u32 border;              // pairs of tiles in `first`
-    bool copies, multiplies;  // whether that goes on in `second`
+    bool copies, multiplies;  // whether copies and fragments are at `second`
 
     DEVICE_METHOD Mixed(const unsigned char* w, u32 inner, u32 rows, const unsigned char* w2)
         : first(w, inner, 0), second(w2, inner, 0), border(rows / (R * TILE)), copies(false), multiplies(false) {}
@@ -25,7 +25,7 @@ template <class F> struct Mixed {
         else first.issue(to, every);
     }
     DEVICE_METHOD void begin(u32 tile, bool) { multiplies = tile >= border; }
-    // The lane's scales in a unit of the second form; in one of the first they are found from its values.
+    // Of the second form; `fragments` computes the place of the first form's scales.
     DEVICE_METHOD static u32 values_at(u32 lane) { return lane * 16; }
     DEVICE_METHOD static u32 scales_at(u32 lane) { return Packed<Int8, WARPS>::scales_at(lane); }
     DEVICE_METHOD void fragments(LaneAt at, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {

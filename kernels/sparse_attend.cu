@@ -1,53 +1,72 @@
-// InfLLM-V2 sparse attention for given tokens: attention of a chunk's rows over the blocks they chose (docs/model.md §5.7).
+// InfLLM-V2 sparse attention in prefill: attention of a chunk's rows over their chosen KV blocks (docs/model.md §5.7).
+// For row r at position p and query head h of KV head g,
+//   o[r, h] = Σ_t softmax_t(scale · q[r, h] · k[t, g]) v[t, g],  t <= p and KV block ⌊t / 64⌋ in list[r, g].
+// q is bf16 [rows][ldq], o f32 [rows][ldo], k and v bf16 in tiles (attention.cuh), list u32 [row][KV head][cap]
+// ascending, count u32 [row][KV head]. At most 16,384 KV blocks.
+//
+// Grid (11 rows, KV head), 384 threads: a consumer warp for each row, and one producer warp. The producer copies the
+// union of the rows' KV blocks through shared memory once, in ascending order, in halves of 32 keys and their values: a
+// ring of `slots` slots. Neighbouring rows often choose different KV blocks, so consumers do not move in lockstep. Each
+// works through its own list as halves arrive and publishes its progress; the producer refills the slots that all rows
+// have passed.
+//   ready     halves that have arrived; with the copy engine halves requested, which arrive at their slots' barriers
+//   needs[w]  the first half that row w may still need
+//
+// A row's sums run over its own list only, in ascending order, so its bits do not depend on the other rows.
+// Bytes moved: 32 KiB for each KV block of the union of 11 rows, mostly from L2.
 #include "attention.cuh"
 #include "bulk.cuh"
 
-// Attention over the chosen blocks. Block (11 rows, KV head), a warp a row and one that brings the keys.
-//
-// The union of the rows' blocks passes through shared memory once, ascending, in halves of 32 keys and their values: a ring of `slots`.
-// Neighbouring rows often want different blocks, so they do not march in step: each works through its own list as halves
-// arrive and says how far it is; the bringing warp refills what all have left behind. `ready` halves have arrived (where the copy engine brings them, have been asked
-// for, and arrive at the barriers of their places); row w needs none before `needs[w]`. A row's sums run over its own list only, so they do not depend on the rows beside it. At
-// most 16384 KV blocks.
-constexpr u32 ROWS = 11;  // and the bringing warp: twelve take as many registers as nine
-constexpr u32 WORDS = 512;
-constexpr u32 ALL_DONE = 0x7fffffffu;
-constexpr u32 HALF = 32;
-constexpr u32 FLIGHT = 2;  // halves that threads have under way while there is room: measured, more of the ring is better left to those at work
+// Consumer warps. With the producer there are twelve, three on each of a multiprocessor's four register files; nine
+// warps would have no more registers each.
+constexpr u32 ROWS = 11;
+constexpr u32 WORDS = 512;             // words of a bitmap of 16,384 KV blocks
+constexpr u32 ALL_DONE = 0x7fffffffu;  // `needs` of a finished row
+constexpr u32 HALF = 32;               // keys of a slot of the ring
+// Halves that the producer's own copies keep in flight. Measured: more in flight is slower, the consumers use the rest
+// of the ring better.
+constexpr u32 FLIGHT = 2;
 constexpr u32 MOST_SLOTS = 16;
-constexpr float FAR = 8.f;  // how far, in powers of two, weights may lie above those that sums are in units of before the unit changes
-// Panels of 64 columns, a row of one in 128 bytes, whose 16-byte chunks are permuted so that eight rows of one chunk hit all banks: as the copy engine lays them.
+// A row's sums for a head are in units of 2^m. m changes only for a score more than FAR above it, so weights are at
+// most 2^FAR.
+constexpr float FAR = 8.f;
+// The keys of a half are two panels of 64 columns, and so are its values. A panel's row has 128 bytes; its 16-byte
+// chunks are permuted so that eight rows of one chunk hit all banks. This is the 128-byte swizzle that the copy engine
+// writes.
 constexpr u32 PANEL = HALF * 64;
 struct Half {
     bf16 k[HALF * HEAD], v[HALF * HEAD];
 };
+// Offset in elements of a row's 16-byte chunk (8 columns) in `k` or `v` of a half.
 DEVICE u32 half_at(u32 row, u32 chunk) { return (chunk >> 3) * PANEL + row * 64 + ((chunk ^ row) & 7) * 8; }
 struct AttendShared {
-    u32 any[WORDS];     // the union, a bit a block
-    u16 before[WORDS];  // blocks of the union before a word's
+    u32 any[WORDS];     // the union, a bit for each KV block
+    u16 before[WORDS];  // KV blocks of the union in the words before this one
     u32 needs[ROWS], ready;
     u64 arrived[MOST_SLOTS];
-    // The dynamic shared memory begins at a multiple of 1024, as panels have to.
+    // The ring. Panels need addresses that are multiples of 1024, where the dynamic shared memory begins.
     DEVICE_METHOD Half* halves() { return reinterpret_cast<Half*>(reinterpret_cast<unsigned char*>(this) + 4096); }
 };
-static_assert(sizeof(AttendShared) <= 4096 && sizeof(Half) == 16'384, "src/backend/cuda/launch/sparse_attend.rs asks for this much");
+static_assert(sizeof(AttendShared) <= 4096 && sizeof(Half) == 16'384, "bytes in src/backend/cuda/launch/attend.rs");
 
-// Fills the ring until the union is through; one warp, whose every instruction counts where rows share little, and more so where it has 32 copies to ask for
-// each half. Rows below `low` are not there; tile 0 of the map is `low`'s.
-DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots, bool bulk) {
+// The producer: fills the ring until the union is exhausted. Where rows share few KV blocks, the instructions of this
+// one warp limit the kernel, most of all without the copy engine, where each lane issues 32 copies a half. k and v hold
+// no position below `low`; tile 0 of `map` is the KV block of `low`. Positions from `end` on are zero.
+DEVICE void fill_ring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots, bool bulk) {
     const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
-    u32 n = 0, slot = 0;  // halves asked for, and the place of the next one
+    u32 n = 0, slot = 0;  // halves requested, and the slot of the next one
     auto publish = [&](u32 ready) {
-        __syncwarp();  // every lane's copies have arrived
+        __syncwarp();  // copies of every lane have arrived
         if (lane == 0) store_shared(&sh.ready, ready);
     };
+    // Whether some row may still need the half in the next slot.
     auto full = [&]() { return vote(lane < ROWS && load_shared(&sh.needs[lane < ROWS ? lane : 0]) + slots <= n) != 0; };
     for (u32 w = 0; w < words; w++)
         for (u32 bits = sh.any[w]; bits; bits &= bits - 1) {
             const u32 b = w * 32 + u32(__ffs(int(bits))) - 1;
             for (u32 half = 0; half < 2; half++, n++) {
                 if (full()) {
-                    if (!bulk) {
+                    if (!bulk) {  // consumers may be waiting for halves in flight
                         copy_wait<0>();
                         publish(n);
                     }
@@ -69,7 +88,7 @@ DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf1
                 }
                 const u64 first = row_at(b * BLOCK + half * HALF + at, row_tile, width) + chunk * 8;
                 const bf16 *from_k = k + first, *from_v = v + first;
-                bf16* to_row[4];  // of every second row; chunks lie alike in each eighth
+                bf16* to_row[4];  // rows at, at + 2, at + 4, at + 6; the permutation repeats every eight rows
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) to_row[i] = to.k + half_at(at + 2 * i, chunk);
                 auto rows = [&](u32 wide) {
@@ -80,9 +99,9 @@ DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf1
                     }
                 };
                 if (whole) {
-                    if (width == 2 * HEAD) rows(2 * HEAD);  // a width that is known takes fewer instructions
+                    if (width == 2 * HEAD) rows(2 * HEAD);  // a width known at compile time takes fewer instructions
                     else rows(width);
-                } else {  // the last block of all
+                } else {  // a half that extends past `end`
                     const u64 none = row_at(low, row_tile, width) + chunk * 8;
 #pragma unroll 1
                     for (u32 i = 0; i < HALF / 2; i++, from_k += 2 * width, from_v += 2 * width) {
@@ -95,7 +114,7 @@ DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf1
                 if (bulk) {
                     copy_wait<0>();
                     publish(n + 1);
-                    if (lane == 0) barrier_expect(arrived, 0);
+                    if (lane == 0) barrier_expect(arrived, 0);  // completes the phase at once
                 } else {
                     copy_wait<FLIGHT - 1>();
                     if (n + 1 >= FLIGHT) publish(n + 2 - FLIGHT);
@@ -107,8 +126,10 @@ DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf1
     publish(n);
 }
 
-// PART: only blocks from <= b < until, which lie at their places behind k and v while others need not. A row's sums wait between its
-// first and its last part: outputs, not divided yet, in `o`; each lane's (max, Σ) in `parts` [row][head][4].
+// PART: attends only to the chosen KV blocks from <= b < until. k and v hold these at their usual offsets and need not
+// hold others. Launches over all parts in ascending order give the bits of a single launch. Between a row's first and
+// last part its sums wait in memory: outputs, not divided yet, in `o`; (m, Σ) of the four lanes of a head in `parts`
+// [row][head][4].
 template <bool PART>
 DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
                          const Step* step, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, const TensorMap& map, float2* parts, u32 from, u32 until) {
@@ -132,9 +153,9 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     __syncthreads();  // cleared
     const u32 n = count[mine * kv_heads + kv_head];
     const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
-    u32 begin = 0, stop = n;  // of the list: this launch's entries
+    u32 begin = 0, stop = n;  // this launch's entries of the list
     if (PART) {
-        u32 below = 0;  // entries before `from`, and before `until` in the upper half
+        u32 below = 0;  // entries below `from` in the lower half, below `until` in the upper half
         for (u32 i = lane; i < n; i += 32) below += u32(own[i] < from) + (u32(own[i] < until) << 16);
         below = warp_add(below);
         begin = below & 0xffff, stop = below >> 16;
@@ -145,7 +166,7 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     }
     if (works)
         for (u32 i = begin + lane; i < stop; i += 32) atomicOr(&sh.any[own[i] / 32], 1u << (own[i] % 32));
-    __syncthreads();  // the union
+    __syncthreads();  // the union is complete
     if (warp == ROWS) {
         u32 sum = 0;
         for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sum += __popc(sh.any[i]);
@@ -157,12 +178,12 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
         sum = upto - sum;
         for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sh.before[i] = u16(sum), sum += __popc(sh.any[i]);
     }
-    __syncthreads();  // and how many blocks lie before each word
+    __syncthreads();  // `before` is complete
     if (warp == ROWS) {
-        bring(sh, map, kv_head, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots, bulk);
+        fill_ring(sh, map, kv_head, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots, bulk);
     }
     if (!works) return;
-    u32 query[HEAD / 16][4];  // the row's heads as the operands of products with 16 columns
+    u32 query[HEAD / 16][4];  // the row's heads as the 16-row operand, 16 columns a product
     {
         const bf16* first = q + u64(mine) * ldq + kv_head * group * HEAD + 2 * t;
         auto two = [&](u32 head, u32 column) { return head < group ? *reinterpret_cast<const u32*>(first + head * HEAD + column) : 0; };
@@ -172,9 +193,10 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             query[c][2] = two(g, c * 16 + 8), query[c][3] = two(g + 8, c * 16 + 8);
         }
     }
-    // Where the lane's row of the matrices of four chunks of eight keys, and of two chunks of sixteen values, is in the first panel.
+    // Offsets in the first panel of the matrix row that this lane addresses: of eight keys by four chunks, and of
+    // sixteen values by two chunks.
     const u32 key_row = half_at(lane & 7, lane >> 3), value_row = half_at(lane & 15, lane >> 4);
-    const u32 inverse = 0xffffffffu / slots + 1;  // n / slots is the upper half of n times this
+    const u32 inverse = 0xffffffffu / slots + 1;  // n / slots is the upper word of n · inverse
     const float unit = scale * LOG2E;
     float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
     auto output = [&]() { return o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t; };
@@ -198,12 +220,12 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     }
     u32 next = n ? own[begin] : 0;
     for (u32 i = begin; i < stop; i++) {
-        const u32 b = next, seen = p - b * BLOCK;  // key j counts iff j <= seen
+        const u32 b = next, seen = p - b * BLOCK;  // key j of the KV block counts if and only if j <= seen
         if (i + 1 < n) next = own[i + 1];
         u32 at = 2 * (sh.before[b / 32] + __popc(sh.any[b / 32] & ((1u << b % 32) - 1)));
 #pragma unroll 1
         for (u32 half = 0; half < 2 && half * HALF <= seen; half++, at++) {
-            __syncwarp();  // all lanes have left the half before
+            __syncwarp();  // all lanes have read the previous half
             if (lane == 0) store_shared(&sh.needs[warp], at);
             while (load_shared(&sh.ready) <= at) spin();
             const u32 turn = __umulhi(at, inverse), slot = at - turn * slots;
@@ -233,7 +255,8 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
             t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
             const bool far0 = (t0 - m0) * unit > FAR, far1 = (t1 - m1) * unit > FAR;
-            if (vote(far0 || far1)) {  // rare after the first blocks; a head's unit depends on no other head, and a factor of 1 changes no bit
+            // Rare after the first KV blocks. A head's unit depends on no other head, and a factor of 1 changes no bit.
+            if (vote(far0 || far1)) {
                 const float f0 = far0 ? exp2_fast((m0 - t0) * unit) : 1.f, f1 = far1 ? exp2_fast((m1 - t1) * unit) : 1.f;
                 if (far0) m0 = t0;
                 if (far1) m1 = t1;
@@ -252,7 +275,7 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             for (u32 kk = 0; kk < 2; kk++) {
                 const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
                 const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
-                // Four matrices are on their way while four are multiplied.
+                // Four matrices load while the previous four are multiplied.
                 u32 x[2][4];
                 auto values = [&](u32 j) { load_matrix_trans(x[j & 1], from.v + j / 4 * PANEL + kk * 16 * 64 + (value_row ^ j % 4 * 16)); };
                 values(0);
@@ -265,7 +288,7 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             }
         }
     }
-    __syncwarp();  // all lanes have left the last half
+    __syncwarp();  // all lanes have read the last half
     if (lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
     const bool whole = !PART || stop == n;
     if (PART && !whole) {

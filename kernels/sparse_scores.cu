@@ -1,8 +1,15 @@
-// InfLLM-V2 sparse attention for given tokens: scores of a chunk's rows (docs/model.md §5.4-5.6).
+// InfLLM-V2 sparse attention in prefill: scores of KV blocks for a chunk's rows (docs/model.md §5.4-5.6). For row r,
+// query head h of KV head g, and s(r, h, j) = scale · log2(e) · (q[r, h] · key[j, g]),
+//   z[r, h]         = log2 Σ_j 2^s(r, h, j)                    over visible compressed keys j       (prefill_lse)
+//   A[r, g, j]      = Σ_{h in g} 2^(s(r, h, j) − z[r, h])      for visible k1 rows j, else 0        (prefill_scores)
+//   scores[r, g, b] = bf16(max A[r, g, j], j = 4b − 1 .. 4b + 3)
+// q is bf16 [rows][ldq], z f32 [row − row0][head], scores bf16 [row − row0][KV head][score_blocks].
 //
-// A launch block takes 16 neighbouring rows of one KV head, a warp two of them. Keys are the 16 rows of a product, a row's (at most 16) query heads its
-// columns, so that few lanes have to add up a key's heads. They come through shared memory in tiles of 64, two under way, and are shared by the rows.
-// Every row's sums run over its own keys in ascending order: they do not depend on the rows beside it.
+// A thread block handles 16 neighbouring rows of one KV head, a warp two of them. Tiles of 64 compressed keys pass
+// through two buffers in shared memory and serve all rows. In a product the keys are the 16 rows and a row's
+// (at most 16) query heads the columns, so that few lanes have to add up the heads of a key.
+//
+// A row's sums run over its own keys in ascending order, so its bits do not depend on the other rows.
 #include "attention.cuh"
 
 constexpr u32 ROWS = 16;
@@ -10,10 +17,11 @@ constexpr float LOWEST = -1e30f;  // below any score
 constexpr u32 TILE = 64;
 constexpr u32 TILE_ELEMENTS = TILE * HEAD;
 
-// Tiles lie unpadded in shared memory; 16-byte chunks of a row are permuted so that eight rows of one chunk hit all banks.
+// Offset in elements of a key's 16-byte chunk in a tile. Tiles are unpadded; the chunks of a row are permuted so that
+// eight rows of one chunk hit all banks.
 DEVICE u32 key_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 7)) * 8; }
 
-// 64 compressed keys from `first`, a multiple of 64, of `count` (zeros beyond), by 256 threads.
+// Copies 64 compressed keys from `first` on, a multiple of 64, by 256 threads. Keys from `count` on are zero.
 DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 stride, u32 key_tile, u32 width) {
     const u32 j = threadIdx.x >> 4, chunk = threadIdx.x & 15;
     const bf16* here = from + compressed_at(first, stride, key_tile, width) + j * width + chunk * 8;
@@ -28,7 +36,8 @@ DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 str
         }
     }
 }
-// Query heads of one KV head as the columns of a product whose rows are keys: two tiles of 8 heads, lane 4g + t with head g of each.
+// The query heads of one KV head as the columns of a product with keys as rows: two tiles of 8 heads. Lane 4g + t holds
+// head g of each tile; heads from `group` on are zero.
 struct QueryColumns {
     uint2 of[2][HEAD / 16];  // heads g and g + 8
     DEVICE_METHOD void load(const bf16* q, u32 group) {
@@ -43,10 +52,11 @@ struct QueryColumns {
     }
 };
 
-// Scores of the 16 keys from row `first` of a tile on for two rows: s[row][half of the heads][..], keys g and g + 8, heads 2t and 2t + 1.
+// Adds the products of two query rows with the 16 keys of a tile from its row `first` on: s[row][half][e], half i for
+// heads 8i..8i+7. e = 0, 1 are key g with heads 2t, 2t + 1 of the half, e = 2, 3 key g + 8.
 DEVICE void score_16(float (&s)[2][2][4], const QueryColumns (&query)[2], const bf16* keys, u32 first) {
     const u32 lane = threadIdx.x & 31;
-    u32 x[2][4];  // the keys' next columns are on their way while some are multiplied
+    u32 x[2][4];  // double buffer: the next 16 columns load while 16 are multiplied
     auto load = [&](u32 b) { load_matrix(x[b & 1], keys + key_at(first + (lane & 15), 2 * b + (lane >> 4))); };
     load(0);
 #pragma unroll
@@ -60,8 +70,10 @@ DEVICE void score_16(float (&s)[2][2][4], const QueryColumns (&query)[2], const 
     }
 }
 
-// z[row][head] = log2 Σ 2^s over the visible compressed keys, −inf if there is none. Block (16 rows, KV head), 8 warps of two rows, which share what a
-// warp loads. A lane sums over the keys it has, 2^s in units of the largest so far; lanes are put together at the end.
+// z[row − row0][head] = log2 Σ 2^s over the visible compressed keys of `keys` (one level: `window`, `stride`), −inf if
+// there is none.
+// Grid (16 rows, KV head), 256 threads; the two rows of a warp share its loads. A lane sums 2^s over its own keys in
+// units of its largest score so far; the lanes are merged at the end.
 KERNEL(256, 2)
 prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, u32 key_tile, float scale,
             u32 row0, u32 rows) {
@@ -80,7 +92,7 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     fetch(0);
     QueryColumns query[2];
     u32 mine[2], count[2];
-    float m[2][4], l[2][4] = {};  // of heads 8·(e / 2) + 2t + e % 2
+    float m[2][4], l[2][4] = {};  // [row][e]: max and Σ of head 8 · (e / 2) + 2t + e % 2
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         mine[i] = min(first + warp * 2 + i, rows - 1), count[i] = visible_keys(position + mine[i], window, stride);
@@ -91,7 +103,7 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     const float unit = scale * LOG2E;
     for (u32 n = 0; n < steps; n++) {
         copy_wait<0>();
-        __syncthreads();  // tile n arrived; the other buffer is free
+        __syncthreads();  // tile n has arrived; the other buffer is free
         fetch(n + 1);
         const bool whole = n * TILE + TILE <= min(count[0], count[1]);
 #pragma unroll
@@ -139,13 +151,18 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     }
 }
 
-// Pooled scores of 256 KV blocks for 16 rows, as select_scores. Block (256 KV blocks, 16 rows, KV head), 8 warps of two rows, which
-// share what a warp loads. Tiles of compressed keys of level 1 pass by, first the one in front, of whose keys the last belongs to the first pool.
-constexpr u32 SPAN = 256;
+constexpr u32 SPAN = 256;  // KV blocks of a thread block of prefill_scores
+
+// Pooled scores of KV blocks, as select_scores for a verify pass.
+// Grid (256 KV blocks, 16 rows, KV head), 256 threads; the two rows of a warp share its loads. Each tile of level-1
+// keys serves 16 KV blocks. Tile 0 precedes the first KV block: only its last 16 keys are multiplied, and the last of
+// them belongs to the first pool.
+// Bytes moved: 64 KB of k1 from L2 for 16 rows and 64 KV blocks.
 KERNEL(256, 2)
 prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
                u32 key_tile, float scale, u32 row0, u32 rows, u32 score_blocks) {
-    SHARED_BYTES(bytes);  // two tiles, then for each row A of a tile's keys behind that of the key before
+    // Two tiles; then for each row A of the key before a tile (index 7) and of the tile's keys (from index 8).
+    SHARED_BYTES(bytes);
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
     float* level1 = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 2 * (TILE + 8);
     allow_next();
@@ -154,7 +171,8 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
     const u32 b0 = blockIdx.x * SPAN, first = b0 * 4, position = step->position + row0;
     const u32 last = min(blockIdx.y * ROWS + ROWS, rows) - 1, last_block = (position + last) / BLOCK;
     if (b0 > last_block) return;
-    const u32 most = visible_keys(position + last, 32, 16), until = min(last_block - b0, SPAN - 1) / 16 + 2;  // tile 0 is the one in front
+    // Tiles n < until; tile 0 precedes the first KV block.
+    const u32 most = visible_keys(position + last, 32, 16), until = min(last_block - b0, SPAN - 1) / 16 + 2;
     const bf16* from = k1 + kv_head * HEAD;
     const float unit = scale * LOG2E;
     QueryColumns query[2];
@@ -169,7 +187,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
         for (u32 e = 0; e < 4; e++) {
             const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
             const float x = head < group ? z[u64(mine) * heads + kv_head * group + head] : INFINITY;
-            zs[i][e] = x == NEVER ? INFINITY : x;  // no such key visible: scores are 0
+            zs[i][e] = x == NEVER ? INFINITY : x;  // without a visible key in z, A is 0
         }
     }
     auto fetch = [&](u32 n) {
@@ -181,7 +199,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
     if (lane < 2) level1[lane * (TILE + 8) + 7] = 0.f;
     for (u32 n = skip; n < until; n++) {
         copy_wait<0>();
-        __syncthreads();  // tile n arrived; the other buffer is free
+        __syncthreads();  // tile n has arrived; the other buffer is free
         fetch(n + 1);
         const bf16* keys = tiles + (n & 1) * TILE_ELEMENTS;
         float sums[TILE / 16] = {};
@@ -190,7 +208,8 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
             if (n == 0 && k < 48) continue;
             float s[2][2][4] = {};
             score_16(s, query, keys, k);
-            // Sums over a key's heads: of four (row, key) each lane of a quad ends with one, added in the order of a butterfly.
+            // Sums over the heads of a key. A quad of lanes has four (row, key) to sum: each lane ends with one of
+            // them, added in the order of a butterfly.
             float a[4];
 #pragma unroll
             for (u32 i = 0; i < 2; i++)
@@ -203,13 +222,13 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
             const float x0 = shuffle_xor(odd ? a[0] : a[1], 1), x1 = shuffle_xor(odd ? a[2] : a[3], 1);
             const float b0 = (odd ? a[1] : a[0]) + x0, b1 = (odd ? a[3] : a[2]) + x1;
             const float sum = (high ? b1 : b0) + shuffle_xor(high ? b0 : b1, 2);
-            const u32 j = first + n * TILE + k + g + (odd ? 8 : 0);  // of the key, plus a tile
+            const u32 j = first + n * TILE + k + g + (odd ? 8 : 0);  // index of the key, plus TILE
             sums[k / 16] = j < (high ? count[1] : count[0]) + TILE ? sum : 0.f;
         }
         float* to = level1 + (t & 2 ? TILE + 8 : 0) + 8 + g + (t & 1 ? 8 : 0);
 #pragma unroll
         for (u32 k = 0; k < TILE; k += 16) to[k] = sums[k / 16];
-        __syncwarp();  // the tile's A complete
+        __syncwarp();  // A of the tile is complete
         float* a = level1 + (lane >> 4) * (TILE + 8) + 8;
         const u32 at = lane & 15, r = blockIdx.y * ROWS + warp * 2 + (lane >> 4), block = b0 + n * 16 - 16 + at;
         if (n && block < score_blocks && r < rows) {

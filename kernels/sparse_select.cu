@@ -1,16 +1,27 @@
-// InfLLM-V2 sparse attention: the blocks that rows choose (docs/model.md §5.4-5.6). Scores are those of a verify pass; the choice from scores is also prefill's.
+// InfLLM-V2 sparse attention: selection of KV blocks (docs/model.md §5.4-5.6). For row r, query head h of KV head g,
+// and s(r, h, j) = scale · log2(e) · (q[r, h] · key[j, g]),
+//   z[r, h]         = log2 Σ_j 2^s(r, h, j)                    over visible compressed keys j       (select_lse: parts)
+//   A[r, g, j]      = Σ_{h in g} 2^(s(r, h, j) − z[r, h])      for visible k1 rows j, else 0        (select_scores)
+//   scores[r, g, b] = bf16(max A[r, g, j], j = 4b − 1 .. 4b + 3)
+//   list[r, g]      = forced KV blocks and the best of the others, ascending                        (select_top*)
+// select_lse and select_scores serve verify passes; prefill has its own (sparse_scores.cu). select_top* serve both.
 //
-// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile, its columns in select_scores. Scores are kept in units of log 2.
-// A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
+// q is bf16 [rows][ldq], part float2 [row][head][splits], scores bf16 [row][KV head][score_blocks], list u32
+// [row][KV head][cap], count u32 [row][KV head]. The query heads of a KV head (at most 16) are the 16 rows of a
+// tensor-core tile, in select_scores its columns.
+//
+// A row's bits do not depend on the number of rows: splits are cut at fixed key indices, and every sum has one order.
 #include "attention.cuh"
 #include "cut.cuh"
 #include "sequences.cuh"
 
-constexpr u32 KEYS = 256;  // compressed keys of a launch block of select_lse: 64 a warp
+constexpr u32 KEYS = 256;  // compressed keys of a thread block of select_lse
 constexpr u32 WARP_KEYS = 64;
-constexpr u32 SCORED = 32;  // KV blocks that a launch block of select_scores has in hand at a time, and compressed keys of a warp
+constexpr u32 SCORED = 32;  // KV blocks of a thread block of select_scores in a step; also compressed keys of a warp
 
-// This warp's 8·tiles compressed keys from `first`, which lie in one tile of the cache, each lane its own parts: [tile][32-block][lane].
+// Copies this warp's 8 · tiles compressed keys from `first` on, all in one tile of the cache; keys from `count` on are
+// zero. Shared memory holds 16-byte pieces [tile of 8 keys][32 columns][lane]: a lane copies exactly the pieces that it
+// reads.
 DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 count, u32 stride, u32 key_tile, u32 width) {
     const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const u64 here = compressed_at(first, stride, key_tile, width);
@@ -23,7 +34,10 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
     }
 }
 
-// (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
+// part [row][head][split] = (m, Σ 2^(s − m)), m = max s, over 256 compressed keys of `level` 1 or 2.
+// Grid (split, KV head, row), 128 threads, 64 keys a warp. A row with at most `all_below` KV blocks chooses them all
+// and gets no parts.
+// Bytes moved: the keys once a row; k2 has 8 a position with two KV heads.
 KERNEL(128, 2)
 select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
            u32 key_tile, float scale, u32 rows, u32 splits, u32 all_below) {
@@ -35,11 +49,12 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
     const u32 count = visible_keys(position, window, stride);
     allow_next();
-    if (position / BLOCK < all_below) {  // the row takes every block
+    if (position / BLOCK < all_below) {  // the row chooses every KV block
         wait_for_previous();
         return;
     }
-    // Keys that no row of this pass completes are older than the launches under way.
+    // Compressed keys that were complete before this pass are older than the overlapping launches: they load before the
+    // wait.
     const bool old = start && first + KEYS <= visible_keys(start - 1, window, stride);
     auto fetch = [&]() { fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD); };
     if (old) fetch();
@@ -74,7 +89,7 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
         l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
         l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
         if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
-        __syncthreads();  // all warps' parts
+        __syncthreads();  // parts of all warps
         if (threadIdx.x < group) {
             float m = NEVER, l = 0.f;
             for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][threadIdx.x].x);
@@ -84,16 +99,20 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
     }
 }
 
-// Pooled scores of KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
-// Block (every so many 32 KV blocks, KV head, row), 4 warps of 32 keys; the last one also has the 8 keys before the first. Keys of the next 32 KV blocks
-// are under way meanwhile: what a row has in common is made once, and as many blocks as fit beside each other read all of a long context.
+// Pooled scores of KV blocks: scores [row][KV head][b] = bf16(max A_j), j = 4b − 1 .. 4b + 3, A_j = Σ_h 2^(s_j − z_h).
+// Grid (x, KV head, row), 128 threads. A step is 32 KV blocks, 32 level-1 keys a warp; the last warp also has the 8
+// keys before the step. A thread block takes every gridDim.x-th step, and the keys of its next step load meanwhile. So
+// the work common to a row (z, queries) is done once a thread block, and a grid of thread blocks that all run at once
+// covers a long context. `window` and `stride` are those of the keys that select_lse read.
+// Bytes moved: k1 once a row, 32 a position with two KV heads.
 KERNEL(128, 2)
 select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
               u32 key_tile, float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
-    constexpr u32 STEP = 4 * SCORED, TILES = SCORED / 8, PARTS = (4 * TILES + 1) * 128;  // keys, tiles of a warp, 16-byte parts of a step
+    // Keys of a step, tiles of 8 keys of a warp, 16-byte pieces of a step.
+    constexpr u32 STEP = 4 * SCORED, TILES = SCORED / 8, PARTS = (4 * TILES + 1) * 128;
     SHARED_BYTES(bytes);
     __shared__ float z[GROUP];
-    __shared__ float level1[2][8 + STEP];  // A of keys first − 8 .. first + 127, of two steps in turn
+    __shared__ float level1[2][8 + STEP];  // A of keys first − 8 .. first + 127; steps alternate between the two
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
     const u32 kv_head = blockIdx.y, r = blockIdx.z, p = at[r].position, start = at[r].start;
     const bf16* k1 = of[r].k1;
@@ -105,7 +124,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     }
     const u32 count = visible_keys(p, 32, 16), steps = (last_block / SCORED - blockIdx.x) / gridDim.x + 1;
     auto first_of = [&](u32 step) { return (blockIdx.x + step * gridDim.x) * STEP; };
-    // This lane's own parts: nobody waits for anybody.
+    // A lane reads only the pieces that it copied, so no barrier orders copies and reads.
     auto mine = [&](u32 step, u32 tile) { return reinterpret_cast<uint4*>(bytes) + (step & 1) * PARTS + tile * 128; };
     auto fetch = [&](u32 step) {
         const u32 first = first_of(step), width = kv_heads * HEAD;
@@ -113,7 +132,8 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
         fetch_keys(mine(step, warp * TILES), keys, first + warp * SCORED, TILES, count, 16, key_tile, width);
         if (warp == 3) fetch_keys(mine(step, 4 * TILES), keys, first - 8, first ? 1 : 0, count, 16, key_tile, width);
     };
-    auto old = [&](u32 step) { return step < steps && start && first_of(step) + STEP <= visible_keys(start - 1, 32, 16); };  // as in select_lse
+    // Whether all keys of a step were complete before this pass, as in select_lse.
+    auto old = [&](u32 step) { return step < steps && start && first_of(step) + STEP <= visible_keys(start - 1, 32, 16); };
 #pragma unroll
     for (u32 step = 0; step < 2; step++) {
         if (old(step)) fetch(step);
@@ -122,11 +142,12 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
 #pragma unroll
     for (u32 step = 0; step < 2; step++) {
         if (step < steps && !old(step)) fetch(step);
-        copy_commit();  // what was asked for before the wait belongs to the first
+        copy_commit();  // copies issued before the wait belong to the first group
     }
     const float unit = scale * LOG2E;
     {
-        // Heads of a warp together: none waits for another's parts.
+        // z of the warp's heads, merged over all parts. The heads are interleaved, so the loads of one do not wait for
+        // another.
         const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
         const float2* from = part + (u64(r) * heads + kv_head * group) * splits;
         float m[GROUP / 4], l[GROUP / 4];
@@ -152,7 +173,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
 #pragma unroll
         for (u32 i = 0; i < GROUP / 4; i++) {
             l[i] = warp_sum(l[i]);
-            // No compressed key of level 2 visible: every score is 0.
+            // Without a visible key in z every score is 0.
             if (lane == 0 && warp + 4 * i < group) z[warp + 4 * i] = parts ? m[i] + log2f(l[i]) : INFINITY;
         }
     }
@@ -168,9 +189,10 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     for (u32 step = 0; step < steps; step++) {
         const u32 first = first_of(step);
         float* own = level1[step & 1];
-        // A of keys g of two tiles. Keys are the 16 rows of a product and heads its columns, so that few lanes have to add up a key's heads.
+        // A of key g of two tiles. Keys are the 16 rows of a product and heads its columns, so that few lanes have to
+        // add up the heads of a key.
         auto pair = [&](const uint4* low, const uint4* high) {
-            float s[2][4] = {};  // of half of the heads: keys g and g + 8, heads 2t and 2t + 1
+            float s[2][4] = {};  // [half of the heads]: keys g of `low` and `high`, heads 2t and 2t + 1
 #pragma unroll
             for (u32 b = 0; b < 4; b++) {
                 const uint4 x = low[b * 32 + lane], y = high[b * 32 + lane], lo = query.lo[b], hi = query.hi[b];
@@ -187,7 +209,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
             };
             return make_float2(sum(0), sum(2));
         };
-        auto keep = [&](float a, u32 at) {  // of key first − 8 + at
+        auto keep = [&](float a, u32 at) {  // A of key first − 8 + at; 0 if the key is not visible
             const u32 j = first + at;
             if (t == 0) own[at] = j >= 8 && j - 8 < count ? a : 0.f;
         };
@@ -205,7 +227,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
         }
         if (step + 2 < steps) fetch(step + 2);
         copy_commit();
-        __syncthreads();  // `own` complete; what the step before left there is read
+        __syncthreads();  // `own` is complete; the other buffer, read in the previous step, is free
         const u32 b = first / 4 + threadIdx.x;
         if (threadIdx.x < SCORED && b < score_blocks) {
             const float* a = own + 8 + threadIdx.x * 4;
@@ -215,11 +237,20 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     }
 }
 
-// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values (cut.cuh); ties at the cut go to the lowest indices.
-// The best score of so many threads is nowhere above the cut: only what reaches it is looked at again, a few of a long list.
-// Block (KV head, row), W warps, whose threads have 8, 16, 24 or 32 consecutive KV blocks each. Rows of scores are `score_blocks` apart, a multiple of 64.
-// Shared: a word for each of them, its index and score.
-constexpr u32 OWN = 32;
+constexpr u32 OWN = 32;  // most KV blocks of a thread
+
+// The chosen KV blocks of a row, ascending: list [row][KV head][cap], count [row][KV head]. Forced are the first `init`
+// KV blocks, the row's own and the `local` before it. The others are free: the best by score fill up to `topk`, ties at
+// the cut go to the lowest indices. A row with at most `topk` KV blocks, or at p with p + 1 < dense_until, chooses all.
+// `at` is null in prefill. Scores are not negative, so their bits order like their values (cut.cuh).
+//
+// The cut is found in two steps. The k-th largest of the threads' best scores, k being the number of free KV blocks to
+// choose, is a bound no higher than the cut. Only scores that reach the bound, a few of a long list, are gathered; the
+// cut is found among them.
+//
+// Grid (KV head, row), W warps; a thread has 8, 16, 24 or 32 consecutive KV blocks. scores
+// [row − row0][KV head][score_blocks], score_blocks a multiple of 64. Shared memory: a word for each KV block, its
+// index and score.
 template <u32 W>
 DEVICE void choose(unsigned char* bytes, u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
@@ -236,13 +267,14 @@ DEVICE void choose(unsigned char* bytes, u32* list, u32* count, const bf16* scor
         if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = all;
         return;
     }
-    const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
+    const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free: from <= b < until
     const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
     const u32 per = min(OWN, (n + THREADS * 8 - 1) / (THREADS * 8) * 8), b0 = threadIdx.x * per;
     const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks + b0;
     auto below = [](u32 bits) { return bits < 32 ? (1u << bits) - 1 : 0xffffffffu; };
-    const u32 own = until > b0 ? below(min(per, until - b0)) & ~(from > b0 ? below(from - b0) : 0) : 0;  // the thread's free blocks
-    u32 key[OWN / 2], low = 0, high = 0;  // two scores each; the best is the upper half of `low` or of `high`
+    // The thread's free KV blocks, a bit each.
+    const u32 own = until > b0 ? below(min(per, until - b0)) & ~(from > b0 ? below(from - b0) : 0) : 0;
+    u32 key[OWN / 2], low = 0, high = 0;  // key: two scores each; the best is the upper half of `low` or of `high`
 #pragma unroll
     for (u32 i = 0; i < OWN / 8; i++) {
         const uint4 x = own >> (i * 8) ? load16(mine + i * 8) : make_uint4(0, 0, 0, 0);
@@ -253,27 +285,28 @@ DEVICE void choose(unsigned char* bytes, u32* list, u32* count, const bf16* scor
         key[i] &= (own >> (2 * i) & 1 ? 0xffffu : 0) | (own >> (2 * i + 1) & 1 ? 0xffff0000u : 0);
         low = max(low, key[i] << 16), high = max(high, key[i]);
     }
-    const u32 best = max(low, high) >> 16, lookers = until > from ? (until - 1) / per - from / per + 1 : 0, some = max(wanted, 1u);
-    const u32 bound = lookers < some ? 0 : find_cut<W>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
+    const u32 best = max(low, high) >> 16, owners = until > from ? (until - 1) / per - from / per + 1 : 0, some = max(wanted, 1u);
+    const u32 bound = owners < some ? 0 : find_cut<W>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
     u32 reach = 0;
 #pragma unroll
     for (u32 i = 0; i < OWN / 2; i++) reach |= u32((key[i] & 0xffff) >= bound) << (2 * i) | u32(key[i] >> 16 >= bound) << (2 * i + 1);
     reach &= own;
-    u32* found = reinterpret_cast<u32*>(bytes);  // free blocks that reach it, in their order
+    u32* found = reinterpret_cast<u32*>(bytes);  // free KV blocks that reach the bound, ascending
     u32 all;
     for (u32 place = count_before(__popc(reach), sums[0], all); reach; reach &= reach - 1) {
         const u32 i = u32(__ffs(reach) - 1);
         found[place++] = (b0 + i) << 16 | mine[i];
     }
     __syncthreads();  // `found` written
-    // Nearly always one of them a thread.
+    // Entries f0 <= f < f1 of `found` are the thread's: nearly always at most one.
     const u32 share = (all + THREADS - 1) / THREADS, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
     const u32 cut = find_cut<W>(
         [&](auto look) {
             for (u32 f = f0; f < f1; f++) look(found[f] & 0xffff);
         },
         some, 0, 0, reached);
-    // Above the cut in the upper half, at the cut in the lower half: counted, then summed over the threads before.
+    // Entries above the cut are counted in the upper half of a word, those at the cut in the lower half; `before` sums
+    // the threads before this one.
     u32 kinds = 0;
     auto kind = [&](u32 f) -> u32 { return (found[f] & 0xffff) > cut ? 1u << 16 : (found[f] & 0xffff) == cut ? 1u : 0; };
     for (u32 f = f0; f < f1; f++) kinds += kind(f);
@@ -300,12 +333,12 @@ DEVICE void choose(unsigned char* bytes, u32* list, u32* count, const bf16* scor
     u32 *list, u32 *count, const bf16 *scores, const Step *step, const Row *at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk, \
         u32 dense_until, u32 row0, u32 rows
 #define SELECT list, count, scores, step, at, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows
-// Up to 16384 KV blocks, 1 Mi positions.
+// At most 16,384 KV blocks, 1,048,576 positions.
 KERNEL(512, 2) select_top(SELECT_ARGS) {
     SHARED_BYTES(bytes);
     choose<16>(bytes, SELECT);
 }
-// Up to 4096, where there are rows enough: four warps wait for each other less than sixteen.
+// At most 4,096 KV blocks, faster where there are many rows: four warps wait for each other less than sixteen.
 KERNEL(128, 8) select_top_many(SELECT_ARGS) {
     SHARED_BYTES(bytes);
     choose<4>(bytes, SELECT);

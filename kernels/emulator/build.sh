@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the kernels for a CPU: emulator/build.sh [OUT], default target/emulator/libsala_kernels.so. Needs g++ only.
+# Builds the kernels for a CPU (emulator.h) as a shared library: emulator/build.sh [OUT]. OUT is
+# target/emulator/libsala_kernels.so by default. Needs g++ only.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/../../target/emulator/libsala_kernels.so}
@@ -11,7 +12,7 @@ object() { local name; name=$(basename "$1"); echo "$dir/${name%.*}.o"; }
 compile() { # source
     local o n names
     o=$(object "$1")
-    # Kernel names, also of those a macro makes.
+    # Names of the kernels. Macros declare some of them, so the source is preprocessed first.
     names=$(g++ -std=c++20 -E -P -DSALA_EMULATOR -I"$here/.." -x c++ "$1" | tr '\n' ' ' | grep -o 'extern "C" void [a-z0-9_]*(' | sed 's/.*void //; s/(//')
     { echo "#include \"$1\""; for n in $names; do echo "EMU_REGISTER($n);"; done; } | g++ $flags -x c++ -c - -o "$o.new"
     mv "$o.new" "$o"
@@ -25,6 +26,6 @@ for source in "$here"/emulator.cpp "$here"/../*.cu; do
     objects+=("$o")
     if [ ! -e "$o" ] || newest "$o" "$source" "$here"/../*.cuh "$here"/emulator.h "$here"/build.sh; then stale+=("$source"); fi
 done
-# As many at a time as there are processors.
+# One job a processor.
 [ ${#stale[@]} = 0 ] || printf '%s\0' "${stale[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -euc 'compile "$1"' compile
 if [ ! -e "$out" ] || newest "$out" "${objects[@]}"; then g++ -shared -o "$out.new" "${objects[@]}" && mv "$out.new" "$out"; fi

@@ -1,4 +1,4 @@
-// Runs blocks of fibers; see emulator.h.
+// Runs a launch on the CPU, one thread block after another, each CUDA thread a fiber; see emulator.h.
 typedef unsigned short bf16;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -15,8 +15,9 @@ typedef unsigned long long u64;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern "C" unsigned char __start_emushared[] __attribute__((weak)), __stop_emushared[] __attribute__((weak));
 
-// Saves the callee-saved registers and the stack pointer of one fiber, goes on where another called this. With a jump: the lanes of a warp go
-// on at the same place one after another, which the processor learns; a `ret` it would expect at the last call.
+// Saves the callee-saved registers and the stack pointer of one fiber and resumes another where it called this
+// function. It resumes with a jump: the lanes of a warp resume at the same address one after another, which the branch
+// predictor learns, while a `ret` would be predicted to return to the last call.
 void emu_switch(void** from, void* to) asm("emu_switch");
 asm(".globl emu_switch\n"
     ".hidden emu_switch\n"
@@ -30,16 +31,19 @@ asm(".globl emu_switch\n"
 
 namespace emu {
 namespace {
-constexpr size_t STACK = (64 << 10) + 9 * 64;  // not a power of two: the tops of a warp's stacks are in different sets of a cache
+// Bytes of a fiber's stack. Not a power of two, so that the tops of a warp's stacks are in different sets of a cache.
+constexpr size_t STACK = (64 << 10) + 9 * 64;
 constexpr u32 MAX_THREADS = 1024;
 constexpr size_t MAX_SHARED = 227 << 10, GUARD = 4096;
 
 struct Copy { void* dst; const void* src; bool valid; };
+// Asynchronous copies of a thread that have not been executed.
 struct Copies {
     std::vector<Copy> list;    // oldest first
-    std::vector<size_t> ends;  // of committed groups
+    std::vector<size_t> ends;  // end in `list` of each committed group
 };
-// Which of its lanes can go on, wait at the block's barrier, look again later, are done; the others wait for the warp.
+// Lanes of a warp as bit masks: runnable (`ready`), waiting at the barrier of the thread block (`block`), polling
+// (`spin`), finished (`done`). All others wait for a warp-wide operation.
 struct Warp {
     void* slots[32];
     void (*op)(void**);
@@ -68,14 +72,15 @@ inline void take(u32 thread) {
     current = thread;
     threadIdx = indices[thread];
 }
-// The next lane of the warp that can, or else the scheduler, goes on.
+// Resumes the next runnable lane of the warp, or the scheduler if there is none.
 inline void pass_on(const Warp& w) {
     void** mine = &stack_pointers[current];
     if (!w.ready) return emu_switch(mine, scheduler);
-    const u32 behind = w.ready & ~0u << current % 32;  // the lane itself is not ready
-    take(current / 32 * 32 + u32(__builtin_ctz(behind ? behind : w.ready)));
+    const u32 later = w.ready & ~0u << current % 32;  // the lane itself is not ready
+    take(current / 32 * 32 + u32(__builtin_ctz(later ? later : w.ready)));
     emu_switch(mine, stack_pointers[current]);
 }
+// Moves the current lane from `ready` to another mask and switches to the next lane.
 void leave(u32 Warp::*why) {
     Warp& w = warps[current / 32];
     const u32 bit = 1u << current % 32;
@@ -95,7 +100,7 @@ void run_block(size_t shared_bytes) {
     if (__start_emushared) memset(__start_emushared, 0xff, size_t(__stop_emushared - __start_emushared));
     for (u32 i = 0; i < threads; i++) {
         auto* top = reinterpret_cast<void**>(stacks + (i + 1) * STACK);
-        top[-2] = reinterpret_cast<void*>(entry);  // leaves the stack as after a call
+        top[-2] = reinterpret_cast<void*>(entry);  // the stack is aligned as after a call
         stack_pointers[i] = top - 8;
         indices[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
         copies[i].list.clear();
@@ -113,7 +118,7 @@ void run_block(size_t shared_bytes) {
                 any = true;
                 take(w * 32 + u32(__builtin_ctz(warps[w].ready)));
                 in_fiber = true;
-                emu_switch(&scheduler, stack_pointers[current]);  // until none of the warp's lanes can go on
+                emu_switch(&scheduler, stack_pointers[current]);  // returns when no lane of the warp is runnable
                 in_fiber = false;
                 if (failed) return;
             }
@@ -121,7 +126,7 @@ void run_block(size_t shared_bytes) {
             Warp& w = warps[i];
             all_done &= w.done == w.all;
             all_wait &= (w.done | w.block) == w.all;
-            // Who looks again and again lets everybody else go first.
+            // Polling lanes run again after all others.
             spinning |= w.spin != 0;
             w.ready |= w.spin;
             w.spin = 0;
@@ -129,7 +134,7 @@ void run_block(size_t shared_bytes) {
         if (all_done) return;
         if (spinning && ++looks < 1'000'000) continue;
         if (spinning) {
-            fail("a warp looks for what never comes");
+            fail("a warp waits for a signal that no warp sends");
             return;
         }
         if (all_wait) {
@@ -145,7 +150,7 @@ void run_block(size_t shared_bytes) {
 void fail(const char* what) {
     snprintf(message, sizeof message, "%s, block (%u, %u, %u) thread %u: %s", body_name, blockIdx.x, blockIdx.y, blockIdx.z, current, what);
     failed = true;
-    if (in_fiber) emu_switch(&stack_pointers[current], scheduler);  // abandons the block
+    if (in_fiber) emu_switch(&stack_pointers[current], scheduler);  // abandons the thread block
 }
 unsigned char* dynamic_shared() { return shared; }
 void barrier() { leave(&Warp::block); }
@@ -183,10 +188,11 @@ void copy_wait(int upto) {
 void add_kernel(const char* name, void (*run)(void**)) { kernels()[name] = run; }
 }  // namespace emu
 
-// What went wrong in the last launch that did not return 0.
+// Message of the last launch that did not return 0.
 extern "C" __attribute__((visibility("default"))) const char* sala_emulator_error() { return emu::message; }
 
-// 0: done. Not to be called from two threads at a time.
+// Runs a launch to its end. Returns 0, or else 1 for an unknown kernel, 2 for a configuration that no device accepts, 3
+// for a fault in the kernel. args: pointers to the kernel's parameters. Not thread-safe.
 extern "C" __attribute__((visibility("default"))) int sala_emulator_launch(const char* name, const u32* grid, const u32* block, u32 shared_bytes, void** args) {
     using namespace emu;
     auto found = kernels().find(name);
@@ -209,7 +215,7 @@ extern "C" __attribute__((visibility("default"))) int sala_emulator_launch(const
     body_name = found->first.c_str();
     blockDim = {block[0], block[1], block[2]};
     gridDim = {grid[0], grid[1], grid[2]};
-    // What lies behind the shared memory that was asked for must stay untouched.
+    // The bytes after the launch's shared memory must stay untouched.
     unsigned char* end = shared + shared_bytes;
     memset(end, 0xff, MAX_SHARED + GUARD - shared_bytes);
     for (u32 z = 0; z < grid[2]; z++)
@@ -220,7 +226,7 @@ extern "C" __attribute__((visibility("default"))) int sala_emulator_launch(const
                 if (failed) return 3;
                 for (size_t i = 0; i < GUARD; i++)
                     if (end[i] != 0xff) {
-                        fail("wrote behind its shared memory");
+                        fail("wrote past the end of its shared memory");
                         return 3;
                     }
             }

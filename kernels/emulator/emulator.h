@@ -1,11 +1,15 @@
-// The part of CUDA that the kernels use, for a CPU: one block at a time, every thread a fiber, warp-wide operations done
-// when the last lane arrives, asynchronous copies as late as they are allowed to happen (so that a missing wait shows),
-// shared memory poisoned before every block. Fragment layouts are those of the PTX ISA.
+// The part of CUDA that the kernels use, for a CPU. Thread blocks run one at a time, and every thread is a fiber. A
+// warp-wide operation is executed when its last lane arrives. Asynchronous copies are executed as late as allowed, so
+// that a missing wait shows. Shared memory is poisoned before every thread block. Fragment layouts are those of the PTX
+// ISA.
 //
-// Detects: lanes of a warp in different warp-wide operations, barriers that can never open, reads of shared memory
-// nobody wrote (as NaN). Sees no races: blocks and warps take turns, so what a run orders rightly by chance stays unseen. Sees
-// nothing of the order of launches either: one ends before the next begins, and wait_for_previous and allow_next do nothing.
-// Both show on a GPU only, where `doctor --kernels` runs every operation several times and compares bits.
+// Detects: lanes of a warp in different warp-wide operations; barriers that can never open; reads of shared memory that
+// was never written (as NaN); unaligned copies, copies that are never committed, and copies outside of shared memory;
+// writes past the launch's shared memory.
+//
+// Does not detect races: thread blocks and warps take turns, so an order that is right by chance stays unnoticed. Does
+// not detect a wrong order of launches: a launch ends before the next begins, and wait_for_previous and allow_next do
+// nothing. Both show only on a GPU, where `doctor --kernels` runs every operation several times and compares bits.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -43,8 +47,9 @@ unsigned char* dynamic_shared();
 void barrier();
 void spin();
 void fail(const char* what);
-// Runs `op(slots)` once all lanes of the warp are here, slots[lane] being each lane's `payload`.
+// Runs `op(slots)` once, when all lanes of the warp have arrived; slots[lane] is the lane's `payload`.
 void together(void (*op)(void**), void* payload);
+// Queues a copy of 16 bytes to shared memory, zeros if not `valid`.
 void copy_queue(void* dst, const void* src, bool valid);
 void copy_commit();
 void copy_wait(int upto);
@@ -58,7 +63,7 @@ struct Registrar {
     Registrar(const char* name, void (*run)(void**)) { add_kernel(name, run); }
 };
 }  // namespace emu
-// One line per kernel, written by build.sh.
+// Registers a kernel by its name. build.sh appends a line for each kernel of a source.
 #define EMU_REGISTER(name) static emu::Registrar registrar_##name(#name, [](void** args) { emu::call(name, args); })
 
 inline void __syncthreads() { emu::barrier(); }

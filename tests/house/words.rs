@@ -23,6 +23,7 @@ const LEFT: &[(&str, usize)] = &[
     ("src/store", 2),
     ("src/text", 4),
     ("src/tui", 5),
+    ("kernels", 0),
     ("tests", 8),
 ];
 
@@ -43,7 +44,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// A line of Rust without its string literals: texts for people are checked by reading `tests/outputs`.
+/// A line of code without its string literals: texts for people are checked by reading `tests/outputs`.
 fn without_texts(line: &str) -> String {
     let mut out = String::new();
     let mut quoted = false;

@@ -19,7 +19,7 @@ fn walk(root: &Path, folder: &Path, found: &mut Vec<(String, String)>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             walk(root, &path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| ["rs", "cu", "cuh", "h", "cpp"].iter().any(|of| e == *of)) {
             let inside = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
             found.push((inside, std::fs::read_to_string(&path).unwrap()));
         }

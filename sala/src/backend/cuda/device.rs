@@ -215,9 +215,10 @@ impl Device {
         self.driver.synchronize(Queue::Compute)?;
         match fenced.iter().zip(words.chunks_exact(GUARD_BYTES)).find(|(_, guard)| guard.iter().any(|b| *b != GUARD)) {
             None => Ok(()),
-            Some(((_, bytes), _)) => {
-                Err(super::driver::failed("guard words", format!("something wrote behind a buffer of {bytes} bytes")))
-            }
+            Some(((_, bytes), _)) => Err(super::driver::failed(
+                "guard words",
+                format!("a kernel wrote past the end of a buffer of {bytes} bytes"),
+            )),
         }
     }
 
