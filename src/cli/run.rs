@@ -19,7 +19,7 @@ use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{Outside, suspend, watch_signals, watch_terminal};
+use super::signals::{Outside, left_to_children, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{Exit, clipboard, config_cmd, jobs};
@@ -248,13 +248,11 @@ impl Loop {
             Effect::Theme(name) => Event::Theme(Themes::of(&self.app.config).theme(&name)),
             Effect::ListThemes => Event::Themes(Themes::of(&self.app.config).list()),
             Effect::Editor(text) => {
-                let edited = self.outside_terminal(|| jobs::edit(&text))?;
-                // Keys pressed in the editor were for the editor alone.
-                let others = self.signals.try_iter().filter(|s| !matches!(s, Outside::Interrupt | Outside::Suspend));
-                let others: Vec<Outside> = others.collect();
+                let edited = self.outside_terminal(|| left_to_children(|| jobs::edit(&text)))?;
+                let signals: Vec<Outside> = self.signals.try_iter().collect();
                 // The edited text comes first, as a signal that ends the program keeps what the input holds.
                 self.apply(Event::Edited(edited))?;
-                return others.into_iter().try_for_each(|signal| self.outside(signal));
+                return signals.into_iter().try_for_each(|signal| self.outside(signal));
             }
             Effect::Suspend => self.outside_terminal(suspend)?.map_or_else(Event::NotSuspended, |()| Event::Resumed),
             Effect::ListPaths(prefix) => return self.job(Job::Paths { prefix, home: self.app.config.home.clone() }),

@@ -68,12 +68,32 @@ pub(super) fn suspend() -> Result<(), String> {
     continued.load(Ordering::SeqCst).then_some(()).ok_or_else(no_shell)
 }
 
+/// Runs `work` while SIGINT and SIGTSTP mean nothing here: keys pressed in an editor are for the editor alone. By
+/// handlers, because children inherit ignored signals.
+pub(super) fn left_to_children<T>(work: impl FnOnce() -> T) -> T {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let silenced = [SIGINT, SIGTSTP].map(|signal| {
+        let handler = action(signal, None).ok().filter(|now| now.sa_sigaction != libc::SIG_IGN)?;
+        let silent = libc::sigaction {
+            sa_sigaction: nothing as *const () as usize,
+            sa_flags: handler.sa_flags & !libc::SA_SIGINFO,
+            ..handler
+        };
+        action(signal, Some(&silent)).ok().map(|before| (signal, before))
+    });
+    let done = work();
+    for (signal, before) in silenced.into_iter().flatten() {
+        let _ = action(signal, Some(&before));
+    }
+    done
+}
+
 /// The action of a signal before this call.
 #[allow(unsafe_code)]
 fn action(signal: i32, to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let to = to.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `to` is null or an action that was read here, with its handler or with none. `before` has room for one; zeroes are a valid
+    // SAFETY: `to` is null or an action that was read here, with its handler, an empty one or none. `before` has room for one; zeroes are a valid
     // one, and the call fills it where it succeeds.
     unsafe {
         if libc::sigaction(signal, to, before.as_mut_ptr()) != 0 {
