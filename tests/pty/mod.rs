@@ -221,6 +221,8 @@ pub fn environment(home: &Path) -> Vec<(&'static str, PathBuf)> {
         ("LANG", "C.UTF-8".into()),
         ("PATH", "/usr/bin:/bin".into()),
         ("HF_HUB_OFFLINE", "1".into()),
+        // On the CPU on every machine.
+        ("CUDA_VISIBLE_DEVICES", "-1".into()),
     ]
 }
 

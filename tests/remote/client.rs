@@ -201,7 +201,9 @@ fn thoughts_sent_apart_are_thoughts() {
 fn bytes_that_drip_are_an_answer_all_the_same() {
     let pieces = stream("Ein 🙂.").chunks(1).map(<[u8]>::to_vec).collect();
     let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_micros(200))]);
-    let received = Client::of(&server).ask("q");
+    // On a busy machine hundreds of pauses take longer than a quick stall.
+    let patience = Patience { stall: Duration::from_secs(60), ..QUICK };
+    let received = Client::new(RemoteOptions { patience, ..options(&server.url) }).ask("q");
     assert_eq!((received.text.as_str(), received.ended), ("Ein 🙂.", Some(Ended::Stop)));
 }
 

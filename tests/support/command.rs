@@ -33,6 +33,8 @@ pub fn command(home: &Path, arguments: &[&str]) -> Command {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
         .env("SALA_CHAT_DATA_DIR", home.join("data"))
+        // On the CPU on every machine.
+        .env("CUDA_VISIBLE_DEVICES", "-1")
         .stdin(Stdio::null());
     started_with(&mut command, &[libc::SIGHUP, libc::SIGINT], libc::SIG_DFL);
     command

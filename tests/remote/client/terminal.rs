@@ -1,9 +1,9 @@
 //! The full screen with a remote server: a stop, thoughts, estimates and counts, a server that is away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, reply, usage};
-use super::pty::Terminal;
+use super::pty::{PATIENCE, Terminal};
 
 fn pieces(sent: &[serde_json::Value]) -> Vec<u8> {
     [STREAM.as_bytes(), &events(sent)].concat()
@@ -19,7 +19,12 @@ fn a_stopped_answer_is_kept_and_the_server_is_left() {
     terminal.wait_for("Once upon a");
     terminal.send(b"\x1b");
     terminal.wait("the stop", |text| text.contains("stopped") && text.contains("idle"));
-    assert_eq!(server.left.lock().unwrap().len(), 1);
+    // The server sees it at its next write.
+    let until = Instant::now() + PATIENCE;
+    while server.left.lock().unwrap().is_empty() {
+        assert!(Instant::now() < until, "the client holds its connection");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     terminal.line("Go on");
     terminal.wait_for("Well.");
     terminal.line("/quit");
