@@ -145,19 +145,14 @@ impl Key {
     pub fn parse(text: &str) -> Option<Key> {
         let mut key = Key::plain(Code::Enter);
         let mut rest = text;
-        loop {
-            match rest.split_once('-') {
-                Some((modifier, tail)) if !tail.is_empty() => {
-                    match modifier.to_ascii_lowercase().as_str() {
-                        "ctrl" => key.ctrl = true,
-                        "alt" => key.alt = true,
-                        "shift" => key.shift = true,
-                        _ => return None,
-                    }
-                    rest = tail;
-                }
-                _ => break,
+        while let Some((modifier, tail)) = rest.split_once('-').filter(|(_, tail)| !tail.is_empty()) {
+            match modifier.to_ascii_lowercase().as_str() {
+                "ctrl" => key.ctrl = true,
+                "alt" => key.alt = true,
+                "shift" => key.shift = true,
+                _ => return None,
             }
+            rest = tail;
         }
         let lower = rest.to_ascii_lowercase();
         let mut chars = rest.chars();
