@@ -5,7 +5,7 @@
 //! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
 //! cannot repair the text of a damaged message and names it.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::database::{Access, Store};
 use super::directory;
@@ -164,16 +164,12 @@ impl Store {
         out.damaged.extend(structure.map(|fault| format!("sala.db: {fault}")));
         for id in sessions.broken.into_iter().map(SessionId) {
             let Ok(record) = self.session(id) else { continue };
-            let put_right = self.may_repair()
-                && self
-                    .transaction(|tx| {
-                        tx.execute(
-                            "UPDATE session SET head = ?2 WHERE id = ?1",
-                            params![id.0, record.head.map(|m| m.0)],
-                        )?;
-                        seal_session(tx, id)
-                    })
-                    .is_ok();
+            let head = record.head.map(|m| m.0);
+            let repair = |tx: &Transaction<'_>| {
+                tx.execute("UPDATE session SET head = ?2 WHERE id = ?1", params![id.0, head])?;
+                seal_session(tx, id)
+            };
+            let put_right = self.may_repair() && self.transaction(repair).is_ok();
             let line = format!("session \"{}\": its row was damaged; check its name and its last message", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
