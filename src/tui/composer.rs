@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::cells::{cluster_width, width};
+use super::cells::{clip, cluster_width, width};
 use super::keys::Action;
 use crate::core::sanitize::sanitize;
 use crate::text::with_newlines;
@@ -246,15 +246,7 @@ impl Composer {
         let (row, col) = self.caret(cells);
         let goal = self.goal.unwrap_or(col);
         let Some(target) = row.checked_add_signed(by).and_then(|r| rows.get(r)) else { return false };
-        let mut at = target.start;
-        let mut used = 0;
-        for cluster in self.text[target.clone()].graphemes(true) {
-            used += cluster_width(cluster);
-            if used > goal {
-                break;
-            }
-            at += cluster.len();
-        }
+        let mut at = target.start + clip(&self.text[target.clone()], goal).len();
         // The end of a wrapped row is the start of the next one: the caret stays on this row.
         if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
             at = self.before(at);
