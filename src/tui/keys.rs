@@ -122,6 +122,17 @@ impl Key {
         }
     }
 
+    /// Edits a line that is typed outside the input; false for a key that does not.
+    pub(super) fn edit(self, line: &mut String) -> bool {
+        match self.code {
+            Code::Backspace => drop(line.pop()),
+            Code::Char('u') if self.ctrl => line.clear(),
+            Code::Char(c) if !self.ctrl && !self.alt => line.push(c),
+            _ => return false,
+        }
+        true
+    }
+
     pub(super) fn as_arrow(self) -> Key {
         let code = match self.code {
             Code::Char('j') => Code::Down,

@@ -50,7 +50,7 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
                 let here = here.and_then(|h| text.row_of_hit(h)) == Some(*row);
                 let found = shown.row.text();
                 let x = x + if shown.thought { 2 } else { 0 };
-                for range in ranges(&found, find.query()) {
+                for range in ranges(&found, &find.query) {
                     let cells = |text: &str| u16::try_from(width(text)).unwrap_or(u16::MAX);
                     let role = if here { Role::Selected } else { Role::Match };
                     let from = x.saturating_add(cells(&found[..range.start]));
