@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Context, Exit, Failure};
-use crate::client::attach::{self, Found, Loads, Place, Way};
+use crate::client::attach::{self, Loads, Place, Way};
 use crate::client::remote::{Key, Patience, RemoteOptions, address, in_the_open};
 use crate::config::settings::server;
 use crate::engine;
@@ -37,19 +37,19 @@ pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<Engin
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine.url.trim() {
         "" => attach::find(&place, &wanted),
-        _ => Found::NoServer,
+        _ => Ok(None),
     };
     match found {
-        Found::NoServer => engine::spawn(options),
-        Found::Unfit(why) => {
+        Ok(None) => engine::spawn(options),
+        Err(why) => {
             let mut notes = options.notes.clone();
             notes.insert(0, format!("{why}: this terminal loads its own model."));
             engine::spawn(EngineOptions { notes, ..options })
         }
-        Found::Server(link) => {
+        Ok(Some(link)) => {
             let find = move || attach::find(&place, &wanted);
             let load = move || engine::spawn(options.clone());
-            attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) })
+            attach::spawn(link, Way { find: Box::new(find), load: Box::new(load) })
         }
     }
 }

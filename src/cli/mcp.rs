@@ -28,7 +28,7 @@ use super::args::SessionChoice;
 use super::open::{self, Opened, no_thread};
 use super::signals::Ending;
 use super::{Context, Exit, Failure, engines};
-use crate::client::attach::{self, Found, Loads};
+use crate::client::attach::{self, Loads};
 use crate::runtime::{Attendance, Input};
 use crate::server::Mounted;
 use library::Library;
@@ -100,8 +100,8 @@ pub(super) fn mounted(context: &Context, loads: Loads, has_key: bool) -> Result<
     context.loaded.config.engine.url = String::new();
     let (place, opened) = (engines::place(&context), context.clone());
     let worker = Worker::new(move || match attach::find(&place, &loads) {
-        Found::Server(_) => for_calls(&opened),
-        Found::Unfit(_) | Found::NoServer => {
+        Ok(Some(_)) => for_calls(&opened),
+        Ok(None) | Err(_) => {
             let why = "this server's model cannot be used: another server holds the data directory";
             Err(Failure::new(Exit::Failure, why))
         }

@@ -218,7 +218,7 @@ impl Plain {
                 self.tour = None;
                 return vec![Out::Line("You left the tour. /quit ends; nothing of this session is kept.".into())];
             }
-            if line.trim().is_empty() && tour.is_offered() {
+            if line.trim().is_empty() && tour.offered {
                 step = tour.line().unwrap_or_default();
                 line = &step;
             }

@@ -9,7 +9,7 @@ mod sentences;
 
 use std::time::Instant;
 
-use super::{Done, Form, Rendered, State, Verb, Wanted, refused};
+use super::{Done, Form, Rendered, State, Verb, refused};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::engine::protocol::{Generate, Look, Sampling, Token};
@@ -119,15 +119,14 @@ impl Verb {
             self.move_head(parent)?;
             self.show_session();
         }
-        let mut safe = Wanted::Texts(0);
         for message in new {
-            safe = self.add_message(message)?;
+            self.add_message(message)?;
         }
         self.here.typed = None;
         self.unparked().await?;
         let sampling = self.next_sampling();
         if let Some(question) = self.here.tree.head().filter(|_| count > 1) {
-            self.saved(safe).await;
+            self.texts_saved().await;
             let seed = Some(sampling.seed);
             return self.answer_again(Again { question, count, answered: false, temperature: None, seed }).await;
         }
@@ -172,12 +171,11 @@ impl Verb {
         }
         // The decoder continues in the state in which the answer ended, possibly inside a thought.
         let mut answer = Answer::new(self, message.clone(), &rendered, sampling, started)?;
-        let mut safe = Wanted::Texts(0);
         if shared {
             let sibling = message.id;
             self.move_head(message.parent)?;
             self.show_session();
-            safe = self.add_message(message)?;
+            self.add_message(message)?;
             if let Some(segment) = self.here.ends.get(&before).copied() {
                 self.point(sibling, segment);
             }
@@ -186,7 +184,7 @@ impl Verb {
             self.amend(&message);
         }
         answer.take(self, Delta { thinking: String::new(), answer: more });
-        self.saved(safe).await;
+        self.texts_saved().await;
         self.write_answer(answer, plan, &rendered).await?;
         self.sync_quietly().await
     }

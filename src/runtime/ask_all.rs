@@ -1,6 +1,7 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -169,25 +170,15 @@ impl Verb {
             .map_err(|e| RuntimeError::Refused(format!("{names} is not a pattern of names: {e}")))?;
         let mut records = self.disk.documents()?;
         records.retain(|d| pattern.matches(&d.document.name));
-        // A stable sort: the records are ordered by last use.
-        records.sort_by_key(|d| d.document.prefix.is_some());
-        let mut shelved: Vec<(DocumentRecord, Standing)> = Vec::new();
-        for record in records {
-            let (name, hash) = (&record.document.name, &record.document.hash);
-            let same = shelved.iter_mut().find(|(d, _)| d.document.name == *name && d.document.hash == *hash);
-            if same.as_ref().is_some_and(|(_, standing)| *standing == Standing::Alone) {
-                continue;
-            }
-            let standing = self.standing(&record)?;
-            match same {
-                None => shelved.push((record, standing)),
-                Some(same) if standing == Standing::Alone => *same = (record, standing),
-                Some(_) => {}
-            }
-        }
-        if shelved.is_empty() {
+        if records.is_empty() {
             return refused(no_document(library, self.attendance));
         }
+        let standing = |record: DocumentRecord| self.standing(&record).map(|standing| (record, standing));
+        let mut shelved: Vec<(DocumentRecord, Standing)> = records.into_iter().map(standing).collect::<Done<_>>()?;
+        // Stable sorts: the records are ordered by last use.
+        shelved.sort_by_key(|(d, standing)| (*standing != Standing::Alone, d.document.prefix.is_some()));
+        let mut seen = HashSet::new();
+        shelved.retain(|(d, _)| seen.insert((d.document.name.clone(), d.document.hash.clone())));
         shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
         shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
         Ok(shelved)

@@ -202,12 +202,12 @@ impl Verb {
             let steps = steps.drain(..end).collect();
             if load.at >= load.added {
                 load.added = load.at + 1;
-                let safe = self.add_one_of_many(message)?;
+                self.add_one_of_many(message)?;
                 if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
                     self.show_tree();
                     load.tree_shown = Some(Instant::now());
                 }
-                self.saved(safe).await;
+                self.texts_saved().await;
             }
             if !self.here.slot.is_at(&base) {
                 return Ok(false);

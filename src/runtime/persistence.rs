@@ -247,6 +247,10 @@ impl Persistence {
         }
     }
 
+    pub(super) fn texts(&self) -> Wanted {
+        Wanted::Texts(self.pending.last)
+    }
+
     pub(super) fn states(&self) -> Wanted {
         Wanted::States(self.pending.last)
     }
@@ -255,7 +259,7 @@ impl Persistence {
     /// may end too early: see [`Persistence::unsaved`].
     pub(super) fn wait_for_texts(&mut self) {
         let until = Instant::now() + PATIENCE;
-        while !self.has(Wanted::Texts(self.pending.last))
+        while !self.has(self.texts())
             && let Ok(event) = self.events.recv_deadline(until)
         {
             self.on_event(event);

@@ -1,7 +1,7 @@
 //! Changes of messages, head, names, settings and segments: each applies to the session and is sent to the writer.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use unicode_width::UnicodeWidthChar;
 
@@ -30,19 +30,18 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
 }
 
 impl Verb {
-    pub async fn saved(&mut self, wanted: Wanted) {
-        if !self.disk.has(wanted) {
-            let patience = match wanted {
-                Wanted::Texts(_) => PATIENCE,
-                Wanted::States(_) => STATE_PATIENCE,
-            };
-            self.wait(Wait::Saved { wanted, until: Instant::now() + patience }).await;
-        }
+    pub async fn texts_saved(&mut self) {
+        self.saved(self.disk.texts(), PATIENCE).await;
     }
 
     pub async fn states_saved(&mut self) {
-        let wanted = self.disk.states();
-        self.saved(wanted).await;
+        self.saved(self.disk.states(), STATE_PATIENCE).await;
+    }
+
+    async fn saved(&mut self, wanted: Wanted, patience: Duration) {
+        if !self.disk.has(wanted) {
+            self.wait(Wait::Saved { wanted, until: Instant::now() + patience }).await;
+        }
     }
 }
 
@@ -94,26 +93,26 @@ impl State {
         }
     }
 
-    /// Adds a message at the head and shows it. [`Verb::saved`] comes before the engine sees it.
-    pub fn add_message(&mut self, message: Message) -> Done<Wanted> {
-        let saved = self.add_one_of_many(message)?;
+    /// Adds a message at the head and shows it. [`Verb::texts_saved`] comes before the engine sees it.
+    pub fn add_message(&mut self, message: Message) -> Done {
+        self.add_one_of_many(message)?;
         self.show_tree();
-        Ok(saved)
+        Ok(())
     }
 
     /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it
     /// once.
-    pub fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_one_of_many(&mut self, message: Message) -> Done {
         let unnamed = self.here.name.is_empty();
-        let saved = self.add_quietly(message.clone())?;
+        self.add_quietly(message.clone())?;
         self.report(Notice::Added(message));
         if unnamed && !self.here.name.is_empty() {
             self.show_session();
         }
-        Ok(saved)
+        Ok(())
     }
 
-    pub fn add_quietly(&mut self, message: Message) -> Done<Wanted> {
+    pub fn add_quietly(&mut self, message: Message) -> Done {
         let mut changes = Vec::new();
         let fresh = self.here.id.is_none();
         let session = match self.here.id {
@@ -121,7 +120,7 @@ impl State {
             None if message.role == Role::System => {
                 // The session is named after the first question, which follows.
                 self.here.tree.add(message);
-                return Ok(Wanted::Texts(0));
+                return Ok(());
             }
             None => self.create_row(&message, &mut changes)?,
         };
@@ -134,7 +133,8 @@ impl State {
         let head = Some(message.id);
         changes.push(Change::PutMessage { session, message: Box::new(message) });
         changes.push(Change::MoveHead { session, head });
-        Ok(Wanted::Texts(self.disk.change(changes)))
+        self.disk.change(changes);
+        Ok(())
     }
 
     pub fn amend(&mut self, message: &Message) {

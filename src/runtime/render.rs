@@ -47,16 +47,9 @@ pub fn safe_name(name: &str) -> String {
 
 /// A rendered text without its [`MARK`]s, and their byte offsets.
 pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
-    let mut text = String::with_capacity(marked.len());
-    let mut places = Vec::new();
-    let mut pieces = marked.split(MARK).peekable();
-    while let Some(piece) = pieces.next() {
-        text.push_str(piece);
-        if pieces.peek().is_some() {
-            places.push(text.len());
-        }
-    }
-    (text, places)
+    let marks = marked.match_indices(MARK).enumerate();
+    let places = marks.map(|(before, (at, mark))| at - before * mark.len()).collect();
+    (marked.replace(MARK, ""), places)
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -255,13 +255,8 @@ impl Map {
             let joins = |a: &Share, b: &Share| {
                 a.owner == b.owner && a.block.abs_diff(b.block) == 1 && b.share >= (top.share * JOINED_FROM).max(least)
             };
-            let (mut from, mut to) = (peak, peak);
-            while from > 0 && joins(left[from], left[from - 1]) {
-                from -= 1;
-            }
-            while to + 1 < left.len() && joins(left[to], left[to + 1]) {
-                to += 1;
-            }
+            let from = peak - (1..=peak).rev().take_while(|i| joins(left[*i], left[*i - 1])).count();
+            let to = peak + (peak + 1..left.len()).take_while(|i| joins(left[*i - 1], left[*i])).count();
             let run: Vec<&Share> = left.drain(from..=to).collect();
             passages.extend(self.passage(text, &run));
         }

@@ -81,9 +81,9 @@ impl Verb {
                 let mut new = self.draft(Role::Assistant, old.parent, text);
                 new.meta.finish = Some(Finish::Stop);
                 new.meta.model = Some("edited".into());
-                let saved = self.add_message(new)?;
+                self.add_message(new)?;
                 let head = self.here.tree.head();
-                self.saved(saved).await;
+                self.texts_saved().await;
                 self.go(head, "Edited", "").await
             }
         }

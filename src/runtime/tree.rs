@@ -6,6 +6,7 @@
 mod timeline;
 
 use std::collections::{BTreeMap, HashSet};
+use std::iter::successors;
 
 use crate::core::transcript::{Message, MessageId, Role};
 pub use timeline::{first_words, title_of};
@@ -103,17 +104,12 @@ impl Tree {
     }
 
     pub fn path_to(&self, to: Option<MessageId>) -> Vec<&Message> {
-        let mut path = Vec::new();
-        let mut at = to;
-        while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
-            // The path is longer than the tree: damaged rows form a cycle, and each message counts once.
-            if path.len() == self.messages.len() {
-                let mut seen = HashSet::new();
-                path.retain(|m: &&Message| seen.insert(m.id));
-                break;
-            }
-            path.push(m);
-            at = m.parent;
+        let up = successors(to.and_then(|to| self.messages.get(&to)), |m| self.messages.get(&m.parent?));
+        let mut path: Vec<&Message> = up.take(self.messages.len() + 1).collect();
+        // The path is longer than the tree: damaged rows form a cycle, and each message counts once.
+        if path.len() > self.messages.len() {
+            let mut seen = HashSet::new();
+            path.retain(|m| seen.insert(m.id));
         }
         path.reverse();
         path
@@ -175,15 +171,9 @@ impl Tree {
 
     /// The leaf reached from `id` along the newest children.
     pub fn newest_leaf(&self, id: MessageId) -> MessageId {
-        let mut at = id;
+        let down = successors(Some(id), |at| self.children(Some(*at)).last().copied());
         // The bound ends the walk if damaged rows form a cycle.
-        for _ in 0..self.messages.len() {
-            match self.children(Some(at)).last() {
-                Some(next) => at = *next,
-                None => break,
-            }
-        }
-        at
+        down.take(self.messages.len() + 1).last().unwrap_or(id)
     }
 
     /// The end of the exchange that `id` begins: for a question its newest answer, otherwise itself.
@@ -212,18 +202,10 @@ impl Tree {
     /// The result of undoing `count` exchanges; `None` if there is nothing to undo. A system text stays.
     pub fn undo(&self, count: u64) -> Option<Undo> {
         let path = self.path();
-        let mut undone = Undo { head: self.head, exchanges: 0, text: None };
-        for m in path.iter().rev() {
-            if undone.exchanges == count {
-                break;
-            }
-            if m.begins_exchange() {
-                undone.head = m.parent;
-                undone.exchanges += 1;
-                undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
-            }
-        }
-        (undone.exchanges > 0).then_some(undone)
+        let begun = path.iter().rev().filter(|m| m.begins_exchange());
+        let (exchanges, oldest) = (1..=count).zip(begun).last()?;
+        let text = (oldest.role == Role::User && !oldest.meta.damaged).then(|| oldest.text.clone());
+        Some(Undo { head: oldest.parent, exchanges, text })
     }
 
     /// The target of taking back the last `count` undos, each whatever its length: the recorded heads below the head.

@@ -158,17 +158,13 @@ fn weigh(words: &[Word], text: &str, shown: &[f32], hidden: &[f32]) -> Why {
     };
     let lost: Vec<f64> = words.iter().map(lost).collect();
     let whole = lost.iter().sum::<f64>().exp();
+    let noticeable = |i: &usize| lost[*i].exp() >= NOTICEABLE;
     let best = (0..lost.len()).max_by(|a, b| lost[*a].total_cmp(&lost[*b]).then(b.cmp(a)));
-    let Some(best) = best.filter(|i| lost[*i].exp() >= NOTICEABLE) else {
+    let Some(best) = best.filter(noticeable) else {
         return Why { part: None, times: 1.0, whole };
     };
-    let (mut from, mut to) = (best, best + 1);
-    while from > 0 && lost[from - 1].exp() >= NOTICEABLE {
-        from -= 1;
-    }
-    while to < lost.len() && lost[to].exp() >= NOTICEABLE {
-        to += 1;
-    }
+    let from = best - (0..best).rev().take_while(noticeable).count();
+    let to = best + (best..lost.len()).take_while(noticeable).count();
     let bytes = words[from].bytes.start..words[to - 1].bytes.end;
     let part = text.get(bytes).unwrap_or("").trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | ',' | ';'));
     Why {

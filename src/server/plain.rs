@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::ask::encode;
-use super::request::{list, model_named};
+use super::request::{list, model_named, resolved};
 use super::{
     EngineIs, Fields, Id, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
     token_list,
@@ -97,8 +97,8 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     }))
 }
 
-pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Result<Response> {
-    Ok(object(&describe(&shared, &model_named(&shared, Some(id))?)))
+pub(super) async fn model_route(State(shared): State<Arc<Shared>>, id: Id) -> Result<Response> {
+    Ok(object(&describe(&shared, &model_named(&shared, Some(resolved(id)?))?)))
 }
 
 pub(super) fn tokenize(shared: &Shared, mut fields: Fields) -> Result<Value> {

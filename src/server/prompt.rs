@@ -204,11 +204,8 @@ fn takes_tools(renderer: &Renderer) -> bool {
     let parameters = json!({ "type": "object", "properties": {}, "required": [] });
     let tool =
         json!({ "type": "function", "function": { "name": "probe", "description": "-", "parameters": parameters } });
-    let render = |tools: Vec<Value>| {
-        let options = RenderOptions { add_generation_prompt: true, tools, ..RenderOptions::default() };
-        renderer.model().template.render_json(&messages, &options)
-    };
-    render(vec![tool]).is_ok_and(|text| text.contains("probe"))
+    let options = RenderOptions { add_generation_prompt: true, tools: vec![tool], ..RenderOptions::default() };
+    renderer.model().template.render_json(&messages, &options).is_ok_and(|text| text.contains("probe"))
 }
 
 impl Conversation {

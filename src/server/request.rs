@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Path, Request, State};
-use axum::http::request::Parts;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on, post};
@@ -57,8 +57,9 @@ pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter
 /// A path that looks up the user's own data by an id and the query string, which has words and numbers without
 /// escapes; on a thread of its own, since that may read the disk.
 pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
-    on(method, async move |State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri| {
+    on(method, async move |State(shared): State<Arc<Shared>>, id: Id, uri: Uri| {
         own_data()?;
+        let id = resolved(id)?;
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
         blocking(move || look(&shared, &id, query).map(|value| object(&value))).await
@@ -182,16 +183,11 @@ fn matches(alias: &str, name: &str) -> bool {
 }
 
 /// An id in a path, with percent-encoding resolved.
-pub(super) struct Id(pub String);
+pub(super) type Id = Result<Path<String>, PathRejection>;
 
-impl<S: Send + Sync> FromRequestParts<S> for Id {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id> {
-        let read = Path::<String>::from_request_parts(parts, state).await;
-        let refusal = |_| Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
-        read.map(|Path(id)| Id(id)).map_err(refusal)
-    }
+pub(super) fn resolved(id: Id) -> Result<String> {
+    let refusal = |_| Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
+    id.map(|Path(id)| id).map_err(refusal)
 }
 
 pub(super) fn fresh_id(prefix: &str) -> String {
@@ -244,12 +240,9 @@ pub(super) fn leave_out(name: &str) -> bool {
 
 /// `messages[3].name` is `messages[].name`.
 fn without_positions(name: &str) -> String {
-    let mut bracket = false;
-    let kept = name.chars().filter(|c| {
-        bracket = *c == '[' || (bracket && c.is_ascii_digit());
-        !(bracket && c.is_ascii_digit())
-    });
-    kept.take(200).collect()
+    let (first, rest) = name.split_at(name.find('[').unwrap_or(name.len()));
+    let rest = rest.split_inclusive('[').map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    std::iter::once(first).chain(rest).flat_map(str::chars).take(200).collect()
 }
 
 pub(super) fn key_required() -> Refusal {

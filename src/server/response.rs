@@ -230,19 +230,19 @@ impl Events {
         self.report(out, &format!("response.output_item.{what}"), json!({ "output_index": self.at, "item": item }));
     }
 
-    /// Writes an event about the one part of the last item.
+    /// Writes an event about the last item.
+    fn report_of_item(&mut self, out: &mut String, name: &str, mut value: Value) {
+        (value["item_id"], value["output_index"]) = (self.id.clone(), self.at.into());
+        self.report(out, &format!("response.{name}"), value);
+    }
+
+    /// Writes an event about its one part.
     fn report_part(&mut self, out: &mut String, name: &str, field: &str, value: Value) {
-        let mut part = json!({ "item_id": self.id, "output_index": self.at, "content_index": 0, field: value });
+        let mut part = json!({ "content_index": 0, field: value });
         if name.starts_with("output_text") {
             part["logprobs"] = json!([]);
         }
-        self.report(out, &format!("response.{name}"), part);
-    }
-
-    /// Writes an event about the call that is the last item.
-    fn report_call(&mut self, out: &mut String, name: &str, field: &str, value: &Value) {
-        let call = json!({ "item_id": self.id, "output_index": self.at, field: value });
-        self.report(out, &format!("response.{name}"), call);
+        self.report_of_item(out, name, part);
     }
 
     /// The last item, thoughts or a text, begins.
@@ -289,16 +289,11 @@ impl Events {
         let item = call_item(call, &self.sent.tools, "completed");
         if self.custom {
             // The text of a custom call is inside its arguments, so it is sent once they are complete.
-            self.report_call(out, "custom_tool_call_input.delta", "delta", &item["input"]);
-            self.report_call(out, "custom_tool_call_input.done", "input", &item["input"]);
+            self.report_of_item(out, "custom_tool_call_input.delta", json!({ "delta": item["input"] }));
+            self.report_of_item(out, "custom_tool_call_input.done", json!({ "input": item["input"] }));
         } else {
-            let done = json!({
-                "item_id": self.id,
-                "output_index": self.at,
-                "name": item["name"],
-                "arguments": item["arguments"],
-            });
-            self.report(out, "response.function_call_arguments.done", done);
+            let done = json!({ "name": item["name"], "arguments": item["arguments"] });
+            self.report_of_item(out, "function_call_arguments.done", done);
         }
         self.report_item(out, "done", item);
     }
@@ -325,7 +320,7 @@ impl Form for Events {
             Event::Calling { id, name } => self.calling(choice, id, name, out),
             Event::Arguments(_) if self.custom => {}
             Event::Arguments(more) => {
-                self.report_call(out, "function_call_arguments.delta", "delta", &more.as_str().into());
+                self.report_of_item(out, "function_call_arguments.delta", json!({ "delta": more }));
             }
             Event::Call(call) => self.called(call, out),
             Event::Ended(whole) => {

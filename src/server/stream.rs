@@ -315,16 +315,13 @@ impl<F: Form> Events<F> {
     /// The next frame, with everything that has arrived; `None` after the end.
     async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Events<F>)> {
         let mut out = String::new();
-        while out.is_empty() && !self.ended {
-            let first = self.first.take();
-            let notice = if first.is_some() { first } else { self.listener.next().await };
+        while !self.ended && out.len() < FRAME_BYTES {
+            let notice = match self.first.take().or_else(|| self.listener.ready()) {
+                None if out.is_empty() => self.listener.next().await,
+                None => break,
+                ready => ready,
+            };
             self.write(notice, &mut out);
-            while !self.ended
-                && out.len() < FRAME_BYTES
-                && let Some(notice) = self.listener.ready()
-            {
-                self.write(Some(notice), &mut out);
-            }
         }
         (!out.is_empty()).then(|| (Ok(out.into()), self))
     }

@@ -199,22 +199,15 @@ impl Store {
         let mut written = Vec::new();
         // State first, without a name; then the text in one transaction; then the names, which may fail.
         let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
-        let recorded = match state {
-            Ok((recorded, tokens)) => {
-                imported.state_tokens = tokens;
-                recorded
+        let (recorded, tokens) = state.or_else(|e| {
+            self.forget_files(&std::mem::take(&mut written));
+            if matches!(e, StoreError::Stopped) {
+                return Err(e);
             }
-            Err(StoreError::Stopped) => {
-                self.forget_files(&written);
-                return Err(StoreError::Stopped);
-            }
-            Err(e) => {
-                self.forget_files(&written);
-                written.clear();
-                imported.text_only = Some(format!("Text only: {e}"));
-                Vec::new()
-            }
-        };
+            imported.text_only = Some(format!("Text only: {e}"));
+            Ok((Vec::new(), 0))
+        })?;
+        imported.state_tokens = tokens;
         let done = self.transaction(|tx| {
             apply(tx, &changes)?;
             for (segment, name) in &recorded {
@@ -227,10 +220,7 @@ impl Store {
             }
             super::summary::touch_session(tx, id)
         });
-        if let Err(e) = done {
-            self.forget_files(&written);
-            return Err(e);
-        }
+        done.inspect_err(|_| self.forget_files(&written))?;
         if let Err(e) = self.name_files(&written) {
             self.forget_files(&written);
             imported.state_tokens = 0;

@@ -5,7 +5,7 @@
 //! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
 //! cannot repair the text of a damaged message and names it.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Params, Transaction, params};
 
 use super::database::{Access, Store};
 use super::directory;
@@ -164,16 +164,12 @@ impl Store {
         out.damaged.extend(structure.map(|fault| format!("sala.db: {fault}")));
         for id in sessions.broken.into_iter().map(SessionId) {
             let Ok(record) = self.session(id) else { continue };
-            let put_right = self.may_repair()
-                && self
-                    .transaction(|tx| {
-                        tx.execute(
-                            "UPDATE session SET head = ?2 WHERE id = ?1",
-                            params![id.0, record.head.map(|m| m.0)],
-                        )?;
-                        seal_session(tx, id)
-                    })
-                    .is_ok();
+            let head = record.head.map(|m| m.0);
+            let repair = |tx: &Transaction<'_>| {
+                tx.execute("UPDATE session SET head = ?2 WHERE id = ?1", params![id.0, head])?;
+                seal_session(tx, id)
+            };
+            let put_right = self.may_repair() && self.transaction(repair).is_ok();
             let line = format!("session \"{}\": its row was damaged; check its name and its last message", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
@@ -215,12 +211,9 @@ impl Store {
 
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         self.drop_states(self.read(misplaced)?, out);
-        let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
-            let sql = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
-            query::rows(db, sql, [], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))
-        })?;
+        let all = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
         let mut found = Vec::new();
-        for (id, kind) in kept_files(kept) {
+        for (id, kind) in self.read(|db| kept_files(db, all, []))? {
             out.states += 1;
             // The identity before reading: a file that replaces this one meanwhile is a different file.
             let look = self.disk.look(&self.layout.file(&id, kind)).ok();
@@ -288,17 +281,16 @@ const MISPLACED: &str = "WITH RECURSIVE
 /// Kept files of such state and of all that builds on it, with the reason why they are unusable.
 fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
     let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
-    let found: Vec<(SegmentId, bool, bool)> =
-        query::rows(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank], |r| {
-            Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?))
-        })?;
+    let found = kept_files(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank])?;
     let why = "it was read without what stands before it";
-    Ok(kept_files(found).map(|(id, kind)| (id, kind, why.to_owned())).collect())
+    Ok(found.into_iter().map(|(id, kind)| (id, kind, why.to_owned())).collect())
 }
 
-/// The kept files of segments, from whether each has its rows and its end.
-fn kept_files(segments: Vec<(SegmentId, bool, bool)>) -> impl Iterator<Item = (SegmentId, FileKind)> {
-    segments.into_iter().flat_map(|(id, rows, end)| {
-        [rows.then_some((id, FileKind::Rows)), end.then_some((id, FileKind::End))].into_iter().flatten()
-    })
+/// The kept files of the segments of a query, which says of each whether it has its rows and its end.
+fn kept_files(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<(SegmentId, FileKind)>> {
+    let files: Vec<_> = query::rows(db, sql, params, |r| {
+        let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
+        Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
+    })?;
+    Ok(files.into_iter().flatten().flatten().collect())
 }

@@ -151,15 +151,10 @@ impl Store {
         self.read(|db| {
             let (tree, links, library) = (light(db)?, links(db)?, ids(db, "SELECT segment FROM document")?);
             let library = with_ancestors(&tree, library);
+            let reach = links.into_iter().map(|(session, tips)| (session, with_ancestors(&tree, tips)));
+            let reach: Vec<(SessionId, HashSet<SegmentId>)> = reach.collect();
             let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
-            let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
-            for (session, tips) in links {
-                let reached = with_ancestors(&tree, tips);
-                for id in &reached {
-                    *reached_by.entry(*id).or_default() += 1;
-                }
-                reach.push((session, reached));
-            }
+            reach.iter().flat_map(|(_, reached)| reached).for_each(|id| *reached_by.entry(*id).or_default() += 1);
             let is_own = |id: &&SegmentId| reached_by.get(id) == Some(&1) && !library.contains(id);
             let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
             let sizes = |(session, reached): (SessionId, HashSet<SegmentId>)| {

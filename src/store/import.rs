@@ -89,11 +89,7 @@ impl Store {
                 ))
             }),
         };
-        let imported = read.and_then(|()| reading.show());
-        if imported.is_err() {
-            reading.remove();
-        }
-        imported
+        read.and_then(|()| reading.show()).inspect_err(|_| reading.remove())
     }
 }
 

@@ -58,10 +58,7 @@ impl Store {
     fn write_and_name(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let mut written = Vec::new();
         let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
-        if result.is_err() {
-            self.forget_files(&written);
-        }
-        result
+        result.inspect_err(|_| self.forget_files(&written))
     }
 
     fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::cells::{cluster_width, width};
+use super::cells::{clip, cluster_width, width};
 use super::keys::Action;
 use crate::core::sanitize::sanitize;
 use crate::text::with_newlines;
@@ -125,11 +125,11 @@ impl Composer {
             Action::WordRight => self.go(self.word_after(at)),
             Action::LineStart => self.go(self.line_start()),
             Action::LineEnd => self.go(self.line_end()),
-            Action::Backspace => self.delete_range(self.before(at)..at),
-            Action::Delete => self.delete_range(at..self.after(at)),
+            Action::Backspace => self.remove(self.before(at)..at, LastEdit::Deleting),
+            Action::Delete => self.remove(at..self.after(at), LastEdit::Deleting),
             Action::KillWord => self.cut_range(self.word_before(at)..at),
             // The line break before it; what was cut before can still be inserted.
-            Action::KillToStart if at == self.line_start() => self.delete_range(self.before(at)..at),
+            Action::KillToStart if at == self.line_start() => self.remove(self.before(at)..at, LastEdit::Deleting),
             Action::KillToStart => self.cut_range(self.line_start()..at),
             // At the end of a line, the line break.
             Action::KillToEnd if self.at_line_end() => self.cut_range(at..self.after(at)),
@@ -166,9 +166,9 @@ impl Composer {
         self.goal = None;
     }
 
-    fn delete_range(&mut self, range: Range<usize>) {
+    fn remove(&mut self, range: Range<usize>, kind: LastEdit) {
         if !range.is_empty() {
-            self.remember(LastEdit::Deleting);
+            self.remember(kind);
             self.cursor = range.start;
             self.text.replace_range(range, "");
         }
@@ -176,10 +176,8 @@ impl Composer {
 
     fn cut_range(&mut self, range: Range<usize>) {
         if !range.is_empty() {
-            self.remember(LastEdit::None);
             self.clipboard.cut = self.text[range.clone()].to_owned();
-            self.cursor = range.start;
-            self.text.replace_range(range, "");
+            self.remove(range, LastEdit::None);
         }
     }
 
@@ -248,15 +246,7 @@ impl Composer {
         let (row, col) = self.caret(cells);
         let goal = self.goal.unwrap_or(col);
         let Some(target) = row.checked_add_signed(by).and_then(|r| rows.get(r)) else { return false };
-        let mut at = target.start;
-        let mut used = 0;
-        for cluster in self.text[target.clone()].graphemes(true) {
-            used += cluster_width(cluster);
-            if used > goal {
-                break;
-            }
-            at += cluster.len();
-        }
+        let mut at = target.start + clip(&self.text[target.clone()], goal).len();
         // The end of a wrapped row is the start of the next one: the caret stays on this row.
         if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
             at = self.before(at);

@@ -38,7 +38,7 @@ pub(super) fn rested(app: &mut App) {
 
 fn keep(app: &mut App) {
     app.drafts.due = None;
-    let serial = app.open.serial();
+    let serial = app.open.serial;
     if serial != 0
         && let Some(text) = app.open.unkept()
     {
@@ -48,11 +48,11 @@ fn keep(app: &mut App) {
 
 pub(super) fn keep_all(app: &mut App) {
     app.drafts.due = None;
-    if app.open.serial() == 0 {
+    if app.open.serial == 0 {
         let text = app.open.composer.expanded();
         return remember(app, &text);
     }
-    let drafts: Vec<_> = app.open.all().filter_map(|s| Some((s.serial(), s.unkept()?))).collect();
+    let drafts: Vec<_> = app.open.all().filter_map(|s| Some((s.serial, s.unkept()?))).collect();
     drafts.into_iter().for_each(|(serial, text)| send(app, serial, text));
 }
 

@@ -16,21 +16,13 @@ use crate::runtime::protocol::Request;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Find {
-    query: String,
-    typing: bool,
+    pub(super) query: String,
+    pub(super) typing: bool,
     hits: Vec<Hit>,
     at: usize,
 }
 
 impl Find {
-    pub fn query(&self) -> &str {
-        &self.query
-    }
-
-    pub fn typing(&self) -> bool {
-        self.typing
-    }
-
     pub fn here(&self) -> Option<Hit> {
         self.hits.get(self.at).copied()
     }
@@ -109,22 +101,14 @@ pub(super) fn key(app: &mut App, key: Key) -> bool {
         (Code::Esc, _) => app.open.find = None,
         (Code::Enter, true) if find.hits.is_empty() => hint(app, "Not found; Esc leaves the search", HINT_MS),
         (Code::Enter, true) => find.typing = false,
-        (Code::Backspace, true) => {
-            find.query.pop();
-            look(app, None);
-        }
-        (Code::Char('u'), true) if key.ctrl => {
-            find.query.clear();
-            look(app, None);
-        }
-        (Code::Char(c), true) if !key.ctrl && !key.alt => {
-            find.query.push(c);
-            look(app, None);
-        }
         (Code::Down, _) => look(app, Some(1)),
         (Code::Up, _) => look(app, Some(-1)),
         (Code::PageUp | Code::PageDown, _) => return false,
-        (_, true) => {}
+        (_, true) => {
+            if key.edit(&mut find.query) {
+                look(app, None);
+            }
+        }
         (Code::Char('n') | Code::Enter, false) if !key.ctrl && !key.alt && !key.shift => look(app, Some(1)),
         (Code::Char('N'), false) if !key.ctrl && !key.alt => look(app, Some(-1)),
         (Code::Enter, false) => look(app, Some(-1)),

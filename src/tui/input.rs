@@ -8,6 +8,7 @@ use super::complete::{complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::lists::{Item, Kind, ListView};
+use super::options::PANEL_FROM;
 use super::overlay::open_list;
 use super::perform::{copy_text, submit};
 use super::quit::{is_unsaved, quit, quit_or_ask};
@@ -188,17 +189,11 @@ fn perform(app: &mut App, action: Action) {
         Action::Palette => open_list(app, |_| help::commands()),
         Action::Find => super::find::open(app),
         Action::Thinking => app.open.transcript.toggle_thoughts(),
-        Action::Panel => {
-            app.panel = Some(!super::layout::panel_shown(app));
-            if app.size.0 < super::options::PANEL_FROM {
-                hint(
-                    app,
-                    format!("The panel needs {} columns; /stats and /ctx show the same", super::options::PANEL_FROM),
-                    QUIT_MS,
-                );
-                app.panel = None;
-            }
+        Action::Panel if app.size.0 < PANEL_FROM => {
+            app.panel = None;
+            hint(app, format!("The panel needs {PANEL_FROM} columns; /stats and /ctx show the same"), QUIT_MS);
         }
+        Action::Panel => app.panel = Some(!super::layout::panel_shown(app)),
         Action::Split => {
             if let Err(why) = super::open::split(app) {
                 hint(app, why, QUIT_MS);

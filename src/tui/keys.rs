@@ -122,6 +122,17 @@ impl Key {
         }
     }
 
+    /// Edits a line that is typed outside the input; false for a key that does not.
+    pub(super) fn edit(self, line: &mut String) -> bool {
+        match self.code {
+            Code::Backspace => drop(line.pop()),
+            Code::Char('u') if self.ctrl => line.clear(),
+            Code::Char(c) if !self.ctrl && !self.alt => line.push(c),
+            _ => return false,
+        }
+        true
+    }
+
     pub(super) fn as_arrow(self) -> Key {
         let code = match self.code {
             Code::Char('j') => Code::Down,
@@ -145,19 +156,14 @@ impl Key {
     pub fn parse(text: &str) -> Option<Key> {
         let mut key = Key::plain(Code::Enter);
         let mut rest = text;
-        loop {
-            match rest.split_once('-') {
-                Some((modifier, tail)) if !tail.is_empty() => {
-                    match modifier.to_ascii_lowercase().as_str() {
-                        "ctrl" => key.ctrl = true,
-                        "alt" => key.alt = true,
-                        "shift" => key.shift = true,
-                        _ => return None,
-                    }
-                    rest = tail;
-                }
-                _ => break,
+        while let Some((modifier, tail)) = rest.split_once('-').filter(|(_, tail)| !tail.is_empty()) {
+            match modifier.to_ascii_lowercase().as_str() {
+                "ctrl" => key.ctrl = true,
+                "alt" => key.alt = true,
+                "shift" => key.shift = true,
+                _ => return None,
             }
+            rest = tail;
         }
         let lower = rest.to_ascii_lowercase();
         let mut chars = rest.chars();

@@ -13,27 +13,24 @@ use pulldown_cmark::{CodeBlockKind, Event, Tag};
 use std::ops::Range;
 
 fn block_starts(text: &str) -> Vec<usize> {
-    let mut starts = Vec::new();
-    for (_, range) in top_level(text) {
-        let line = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
-        if starts.last().is_none_or(|last| *last < line) {
-            starts.push(line);
-        }
-    }
+    let mut starts: Vec<usize> = top_level(text).map(|(_, range)| line_start(text, range.start)).collect();
+    starts.dedup();
     starts
+}
+
+fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |at| at + 1)
 }
 
 /// Drops a last line that may be the beginning of a fence.
 fn hold_back(text: &str) -> &str {
-    let start = text.rfind('\n').map_or(0, |at| at + 1);
+    let start = line_start(text, text.len());
     let line = text[start..].trim_start_matches([' ', '>', '-', '*']);
-    for mark in ['`', '~'] {
+    let begins_fence = |mark: char| {
         let marks = line.chars().take_while(|c| *c == mark).count();
-        if marks >= 3 || (marks > 0 && marks == line.len()) {
-            return &text[..start];
-        }
-    }
-    text
+        marks >= 3 || (marks > 0 && marks == line.len())
+    };
+    if begins_fence('`') || begins_fence('~') { &text[..start] } else { text }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -127,7 +124,7 @@ fn fences(text: &str) -> Vec<Range<usize>> {
 }
 
 fn whole_lines(text: &str, range: &Range<usize>) -> Range<usize> {
-    let start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+    let start = line_start(text, range.start);
     let end = match text[..range.end].ends_with('\n') {
         true => range.end,
         false => text[range.end..].find('\n').map_or(text.len(), |at| range.end + at + 1),

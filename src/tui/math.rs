@@ -68,13 +68,8 @@ struct Reader<'t> {
 }
 
 fn mapped(table: &str, c: char) -> Option<char> {
-    let mut pairs = table.chars();
-    while let (Some(from), Some(to)) = (pairs.next(), pairs.next()) {
-        if from == c {
-            return Some(to);
-        }
-    }
-    None
+    let mut pairs = table.chars().zip(table.chars().skip(1)).step_by(2);
+    pairs.find(|(from, _)| *from == c).map(|(_, to)| to)
 }
 
 impl Reader<'_> {
@@ -90,11 +85,7 @@ impl Reader<'_> {
             return None;
         }
         let mut out = String::new();
-        loop {
-            let Some(c) = self.next() else {
-                self.depth -= 1;
-                return close.is_none().then_some(out);
-            };
+        while let Some(c) = self.next() {
             match c {
                 c if Some(c) == close => {
                     self.depth -= 1;
@@ -111,6 +102,7 @@ impl Reader<'_> {
                 c => out.push(c),
             }
         }
+        close.is_none().then_some(out)
     }
 
     fn argument(&mut self) -> Option<String> {
@@ -152,11 +144,10 @@ impl Reader<'_> {
         if matches!(name, "quad" | "qquad") {
             return Some("  ".into());
         }
-        let mut symbols = SYMBOLS.split_whitespace();
-        while let (Some(known), Some(symbol)) = (symbols.next(), symbols.next()) {
-            if known == name {
-                return Some(symbol.into());
-            }
+        let words = SYMBOLS.split_whitespace();
+        let mut symbols = words.clone().zip(words.skip(1)).step_by(2);
+        if let Some((_, symbol)) = symbols.find(|(known, _)| *known == name) {
+            return Some(symbol.into());
         }
         if NAMES.contains(&name) {
             let gap = if self.rest.starts_with(|c: char| c.is_alphanumeric() || c == '\\') { " " } else { "" };
@@ -172,12 +163,9 @@ impl Reader<'_> {
             return self.argument();
         }
         if let Some((_, accent)) = ACCENTS.iter().find(|a| a.0 == name) {
-            let mut text = self.argument()?;
+            let text = self.argument()?;
             // A combining mark fits over one letter only.
-            return (text.chars().count() == 1).then(|| {
-                text.push(*accent);
-                text
-            });
+            return (text.chars().count() == 1).then(|| format!("{text}{accent}"));
         }
         match name {
             "frac" | "dfrac" | "tfrac" => {

@@ -4,6 +4,7 @@
 //! The program outside looks up paths ([`Effect::FindPaths`]); a path has priority over a library name, and an `@word`
 //! that is neither stays text. Line mode and `-p` share these functions ([`names`], [`meant`]).
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
 
@@ -92,15 +93,9 @@ fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
 }
 
 pub fn names(text: &str) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for m in mentions(text) {
-        for name in [m.name.as_str(), bare(&m.name)] {
-            if !name.is_empty() && !names.iter().any(|n| n == name) {
-                names.push(name.to_string());
-            }
-        }
-    }
-    names
+    let mut known = HashSet::new();
+    let names = mentions(text).into_iter().flat_map(|m| [m.name.clone(), bare(&m.name).to_owned()]);
+    names.filter(|name| !name.is_empty() && known.insert(name.clone())).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -59,7 +59,6 @@ use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, SessionRow};
 use complete::Popup;
 use drafts::Drafts;
-use find::Find;
 use history::History;
 use lists::Item;
 use open::Sessions;
@@ -191,7 +190,7 @@ impl App {
 
     /// Whether the user types what to search for.
     fn searches(&self) -> bool {
-        self.open.find.as_ref().is_some_and(Find::typing)
+        self.open.find.as_ref().is_some_and(|find| find.typing)
     }
 
     fn arm(&mut self, what: Armed, ms: u64) {

@@ -68,7 +68,7 @@ pub struct Queue {
 #[derive(Debug, Default)]
 pub struct Session {
     /// 0 until the runtime opens one.
-    serial: u64,
+    pub(super) serial: u64,
     name: String,
     /// Without its messages, which the transcript has.
     pub view: SessionView,
@@ -94,10 +94,6 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn serial(&self) -> u64 {
-        self.serial
-    }
-
     /// The draft to save if it differs from the runtime's. One above the size limit is not saved; the last one stays.
     pub(super) fn unkept(&mut self) -> Option<String> {
         let text = self.composer.expanded();

@@ -28,20 +28,13 @@ impl<'b> Painter<'b> {
     }
 
     pub fn style(&self, face: Face) -> Style {
-        let mut style = drawn(self.palette.look(face.role), self.depth);
-        if face.strong {
-            style = style.add_modifier(Modifier::BOLD);
-        }
-        if face.emphasis {
-            style = style.add_modifier(Modifier::ITALIC);
-        }
-        if face.struck {
-            style = style.add_modifier(Modifier::CROSSED_OUT);
-        }
-        style
+        let style = drawn(self.palette.look(face.role), self.depth);
+        let marks =
+            [(face.strong, Modifier::BOLD), (face.emphasis, Modifier::ITALIC), (face.struck, Modifier::CROSSED_OUT)];
+        marks.into_iter().filter(|(on, _)| *on).fold(style, |style, (_, mark)| style.add_modifier(mark))
     }
 
-    fn pick(&self, unicode: &'static str, ascii: &'static str) -> &'static str {
+    fn pick<T>(&self, unicode: T, ascii: T) -> T {
         match self.glyphs {
             Glyphs::Unicode => unicode,
             Glyphs::Ascii => ascii,
@@ -56,16 +49,10 @@ impl<'b> Painter<'b> {
     }
     /// Corners of frames: top left, top right, bottom left, bottom right, left joint, right joint.
     pub fn corners(&self) -> [&'static str; 6] {
-        match self.glyphs {
-            Glyphs::Unicode => ["┌", "┐", "└", "┘", "├", "┤"],
-            Glyphs::Ascii => ["+"; 6],
-        }
+        self.pick(["┌", "┐", "└", "┘", "├", "┤"], ["+"; 6])
     }
     pub fn sparks(&self) -> &'static [&'static str] {
-        match self.glyphs {
-            Glyphs::Unicode => &["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
-            Glyphs::Ascii => &["_", ".", "-", "=", "^"],
-        }
+        self.pick(&["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"], &["_", ".", "-", "=", "^"])
     }
 
     /// Writes spans into row `line` of `area`, from column `x` on. Returns the column after them.

@@ -166,7 +166,7 @@ pub(super) fn not_led(app: &mut App) {
 
 /// Whether an answer led to another session or back in this one; lines queued before belong to the old place.
 pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
-    let elsewhere = view.serial != app.open.serial() || view.messages.len() < app.open.transcript.messages().count();
+    let elsewhere = view.serial != app.open.serial || view.messages.len() < app.open.transcript.messages().count();
     app.answered && !app.open.is_leaving() && elsewhere
 }
 

@@ -145,10 +145,9 @@ impl<'a> Writer<'a> {
         let mut inline = Inline::within(quoted);
         let mut inline_at = 0;
         let (mut blocks, mut lists) = (0usize, 0);
-        while let Some((event, range)) = events.next() {
+        while let Some((event, range)) = next_inside(events, until) {
             let at = range.start;
             match event {
-                Event::End(end) if until.is_some_and(|tag| tag.to_end() == end) => break,
                 Event::Start(tag) if is_block(&tag) => {
                     self.paragraph(&mut inline, inline_at);
                     // Nested lists directly follow their item's text.
@@ -205,48 +204,35 @@ impl<'a> Writer<'a> {
     }
 
     fn inline_until(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, inline: &mut Inline) {
-        for (event, range) in events.by_ref() {
-            match event {
-                Event::End(end) if tag.to_end() == end => return,
-                other => inline_event(inline, other, range.start),
-            }
+        while let Some((event, range)) = next_inside(events, Some(tag)) {
+            inline_event(inline, event, range.start);
         }
     }
 
     fn list(&mut self, events: &mut Events<'_>, start: Option<u64>, tag: &Tag<'_>, quoted: bool) {
         let mut number = start;
         let (mut items, mut airy) = (0, false);
-        while let Some((event, range)) = events.next() {
-            match event {
-                Event::End(end) if tag.to_end() == end => return,
-                Event::Start(item @ Tag::Item) => {
-                    // The items of a loose list are paragraphs.
-                    airy |= matches!(events.peek(), Some((Event::Start(Tag::Paragraph), _)));
-                    if items > 0 && airy {
-                        self.blank(range.start);
-                    }
-                    items += 1;
-                    let marker = match &mut number {
-                        Some(n) => {
-                            *n = n.saturating_add(1);
-                            format!("{}. ", *n - 1)
-                        }
-                        None => "- ".to_string(),
-                    };
-                    let indent = " ".repeat(marker.len());
-                    let mut first = self.first.take().unwrap_or_else(|| self.rest.clone());
-                    first.push((marker, Role::Dim.into()));
-                    self.rest.push((indent, Face::default()));
-                    self.first = Some(first);
-                    let blocks = self.container(events, Some(&item), quoted);
-                    airy |= blocks > 1;
-                    if self.first.is_some() {
-                        self.line(Vec::new(), range.start);
-                    }
-                    self.rest.pop();
-                }
-                _ => {}
+        while let Some((event, range)) = next_inside(events, Some(tag)) {
+            let Event::Start(item @ Tag::Item) = event else { continue };
+            // The items of a loose list are paragraphs.
+            airy |= matches!(events.peek(), Some((Event::Start(Tag::Paragraph), _)));
+            if items > 0 && airy {
+                self.blank(range.start);
             }
+            items += 1;
+            let marker = number.map_or("- ".to_string(), |n| format!("{n}. "));
+            number = number.map(|n| n.saturating_add(1));
+            let indent = " ".repeat(marker.len());
+            let mut first = self.first.take().unwrap_or_else(|| self.rest.clone());
+            first.push((marker, Role::Dim.into()));
+            self.rest.push((indent, Face::default()));
+            self.first = Some(first);
+            let blocks = self.container(events, Some(&item), quoted);
+            airy |= blocks > 1;
+            if self.first.is_some() {
+                self.line(Vec::new(), range.start);
+            }
+            self.rest.pop();
         }
     }
 
@@ -257,14 +243,10 @@ impl<'a> Writer<'a> {
         };
         let mut text = String::new();
         let mut starts = Vec::new();
-        for (event, range) in events.by_ref() {
-            match event {
-                Event::End(end) if tag.to_end() == end => break,
-                Event::Text(t) => {
-                    starts.push((text.len(), range.start));
-                    text.push_str(&sanitize(&t));
-                }
-                _ => {}
+        while let Some((event, range)) = next_inside(events, Some(tag)) {
+            if let Event::Text(t) = event {
+                starts.push((text.len(), range.start));
+                text.push_str(&sanitize(&t));
             }
         }
         let code = text.strip_suffix('\n').unwrap_or(&text);
@@ -316,6 +298,11 @@ impl<'a> Writer<'a> {
             r.source = high;
         }
     }
+}
+
+/// The next event before the end of `until`.
+fn next_inside<'t>(events: &mut Events<'t>, until: Option<&Tag<'_>>) -> Option<(Event<'t>, Range<usize>)> {
+    events.next().filter(|(event, _)| until.is_none_or(|tag| *event != Event::End(tag.to_end())))
 }
 
 fn is_block(tag: &Tag<'_>) -> bool {

@@ -90,12 +90,10 @@ impl From<Vec<Span>> for Row {
 pub(super) fn first_rows(mut rows: Vec<Row>, most: usize, cells: usize) -> Vec<Row> {
     if rows.len() > most {
         rows.truncate(most);
-        if let Some(last) = rows.last_mut() {
-            let used = last.width();
-            if let Some(span) = last.spans.last_mut() {
-                let room = cells.saturating_sub(used - super::cells::width(&span.text));
-                span.text = super::cells::ellipsis(&format!("{}...", span.text.trim_end()), room);
-            }
+        let used = rows.last().map_or(0, Row::width);
+        if let Some(span) = rows.last_mut().and_then(|last| last.spans.last_mut()) {
+            let room = cells.saturating_sub(used - super::cells::width(&span.text));
+            span.text = super::cells::ellipsis(&format!("{}...", span.text.trim_end()), room);
         }
     }
     rows

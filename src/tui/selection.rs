@@ -52,12 +52,11 @@ impl Selection {
                 if line.as_ref().is_some_and(skipped) && !one_row {
                     continue;
                 }
-                match joint {
-                    None => {}
-                    Some(Joint::Space) => text.push(' '),
-                    Some(Joint::Nothing) => {}
-                    Some(Joint::Line) => text.push('\n'),
-                }
+                text.push_str(match joint {
+                    None | Some(Joint::Nothing) => "",
+                    Some(Joint::Space) => " ",
+                    Some(Joint::Line) => "\n",
+                });
                 joint = Some(line.as_ref().map_or(Joint::Line, |l| l.row.joint));
                 if let Some(l) = line {
                     let gutter = if l.row.gutter == Row::DECORATION { 0 } else { l.row.gutter };

@@ -73,7 +73,7 @@ const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tour {
     at: usize,
-    offered: bool,
+    pub offered: bool,
     unanswered: bool,
     log: PathBuf,
 }
@@ -119,10 +119,6 @@ impl Tour {
         self.line()
     }
 
-    pub fn is_offered(&self) -> bool {
-        self.offered
-    }
-
     pub fn entered(&mut self, line: &str) {
         if self.line().is_some_and(|expected| expected.trim() == line.trim()) {
             self.at += 1;
@@ -161,7 +157,7 @@ pub(super) fn offer(app: &mut App) {
 
 pub(super) fn leave(app: &mut App) -> bool {
     let Some(tour) = app.tour.take() else { return false };
-    if tour.is_offered() {
+    if tour.offered {
         app.open.composer.clear_to_cut();
     }
     note(

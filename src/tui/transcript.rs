@@ -189,7 +189,7 @@ impl Transcript {
     }
 
     pub fn set_doing(&mut self, before: &str, speed: &str) {
-        if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
+        if let Some(e) = self.in_progress()
             && (e.before != before || e.speed != speed)
         {
             (e.before, e.speed) = (before.to_string(), speed.to_string());
@@ -198,9 +198,13 @@ impl Transcript {
     }
 
     pub fn set_thought(&mut self, ms: f64, tokens: u64) {
-        if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done) {
+        if let Some(e) = self.in_progress() {
             e.thought(ms, tokens);
         }
+    }
+
+    fn in_progress(&mut self) -> Option<&mut Entry> {
+        self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
     }
 
     pub fn remark_selected(&mut self, text: &str) -> bool {
@@ -225,16 +229,14 @@ impl Transcript {
     pub fn toggle_thoughts(&mut self) {
         let show = self.look.think;
         let has = |e: &Entry| e.as_message().is_some_and(|m| !m.thinking.is_empty());
-        let targets: Vec<usize> = match self.selected {
-            Some(i) => vec![i],
-            None => (0..self.entries.len()).filter(|i| self.entries.get(*i).is_some_and(has)).collect(),
+        let mut targets: Vec<&mut Entry> = match self.selected {
+            Some(i) => self.entries.get_mut(i).into_iter().collect(),
+            None => self.entries.iter_mut().filter(|e| has(e)).collect(),
         };
-        let open = targets.iter().rev().find_map(|i| self.entries.get(*i)).is_some_and(|e| e.thoughts_are_open(show));
-        for i in targets {
-            if let Some(e) = self.entries.get_mut(i) {
-                e.thoughts_open = Some(!open);
-                e.touch();
-            }
+        let open = targets.last().is_some_and(|e| e.thoughts_are_open(show));
+        for e in &mut targets {
+            e.thoughts_open = Some(!open);
+            e.touch();
         }
     }
 

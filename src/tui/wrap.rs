@@ -98,22 +98,14 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
             whole = is_name(clusters, at);
         }
         if used + c.cells > limit && !is_space {
-            return match candidate {
-                Some((end, next)) => (end, next),
-                // Not even one cluster fits: the painter clips it.
-                None if at == start => (at + 1, at + 1),
-                None => (at, at),
-            };
+            // If not even one cluster fits, the painter clips it.
+            let end = at.max(start + 1);
+            return candidate.unwrap_or((end, end));
         }
         if used + c.cells > limit {
-            let mut next = at;
-            while clusters.get(next).is_some_and(|c| c.text == " ") {
-                next += 1;
-            }
-            if clusters.get(next).is_some_and(|c| c.text == "\n") {
-                next += 1;
-            }
-            return (at, next);
+            let next = at + clusters[at..].iter().take_while(|c| c.text == " ").count();
+            let newline = clusters.get(next).is_some_and(|c| c.text == "\n");
+            return (at, next + usize::from(newline));
         }
         used += c.cells;
         at += 1;
@@ -142,11 +134,9 @@ fn is_name(clusters: &[Cluster<'_>], at: usize) -> bool {
         || bare.contains(|c: char| c.is_numeric())
 }
 
-fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
-    while end > start && clusters[end - 1].text == " " {
-        end -= 1;
-    }
-    end
+fn trim_end(clusters: &[Cluster<'_>], start: usize, end: usize) -> usize {
+    let solid = clusters[start..end].iter().rposition(|c| c.text != " ");
+    solid.map_or(start, |at| start + at + 1)
 }
 
 pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sala_chat::client::attach::{self, Found, Host, Loads, Multiplexer, Place, Share, Way};
+use sala_chat::client::attach::{self, Host, Link, Loads, Multiplexer, Place, Share, Way};
 use sala_chat::core::transcript::{Finish, Message};
 use sala_chat::engine::protocol::{Command, Engine, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
 use sala_chat::runtime::protocol::{Level, Notice, Request};
@@ -98,7 +98,7 @@ impl Terminal {
     /// With a gate of the model that it loads itself.
     fn attached_how(home: &Path, own: &'static str, gate: Option<Receiver<()>>, how: How) -> Terminal {
         let place = Place::of(&home.join("data"));
-        let Found::Server(link) = attach::find(&place, &loads("demo")) else { panic!("no server") };
+        let Ok(Some(link)) = attach::find(&place, &loads("demo")) else { panic!("no server") };
         let loaded = Arc::new(AtomicUsize::new(0));
         let (count, model) = (Arc::clone(&loaded), how.text.clone());
         let load = move || {
@@ -107,7 +107,7 @@ impl Terminal {
             Ok(Engine { commands, events, thread })
         };
         let find = move || attach::find(&place, &loads("demo"));
-        let engine = attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) }).unwrap();
+        let engine = attach::spawn(link, Way { find: Box::new(find), load: Box::new(load) }).unwrap();
         let channels = EngineChannels { commands: engine.commands, events: engine.events };
         Terminal { chat: Chat::with_engine(home, channels, how), loaded }
     }
@@ -388,9 +388,9 @@ fn a_socket_without_a_server_of_this_version_is_unused() {
         }
     });
     let found = || match attach::find(&place, &loads("demo")) {
-        Found::Unfit(why) => why,
-        Found::NoServer => "nobody".to_owned(),
-        Found::Server(_) => panic!("a server"),
+        Err(why) => why,
+        Ok(None) => "nobody".to_owned(),
+        Ok(Some(_)) => panic!("a server"),
     };
     assert!(found().contains("does not answer"));
     assert!(found().contains("is of another version"));
@@ -404,23 +404,20 @@ fn another_model_another_version_and_no_server_are_distinct() {
     let text = text_model(None);
     let home = tempfile::tempdir().unwrap();
     let place = Place::of(&home.path().join("data"));
-    assert!(matches!(attach::find(&place, &loads("demo")), Found::NoServer));
+    assert!(matches!(attach::find(&place, &loads("demo")), Ok(None)));
     assert_eq!(attach::look(&place), Ok(None));
     let server = Server::start(home.path(), &text, "fake-1", None);
-    let unfit = |found: Found| match found {
-        Found::Unfit(why) => why,
-        Found::NoServer | Found::Server(_) => panic!("not unfit"),
-    };
+    let unfit = |found: Result<Option<Link>, String>| found.err().expect("not unfit");
     let why = unfit(attach::find(&place, &loads("synthetic:tiny")));
     assert!(why.ends_with("runs with model demo, not synthetic:tiny"), "{why}");
     assert!(attach::look(&place).unwrap().unwrap().contains("127.0.0.1:9"));
     // All places but those of the server are taken.
-    let links: Vec<Found> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
-    assert!(links.iter().all(|found| matches!(found, Found::Server(_))));
+    let links: Vec<_> = std::iter::repeat_with(|| attach::find(&place, &loads("demo"))).take(6).collect();
+    assert!(links.iter().all(|found| matches!(found, Ok(Some(_)))));
     let why = unfit(attach::find(&place, &loads("demo")));
     assert!(why.ends_with("it has no slot for another terminal"), "{why}");
     drop(links);
-    until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Found::Server(_)));
+    until("a place is free again", || matches!(attach::find(&place, &loads("demo")), Ok(Some(_))));
     server.end();
-    assert!(matches!(attach::find(&place, &loads("demo")), Found::NoServer));
+    assert!(matches!(attach::find(&place, &loads("demo")), Ok(None)));
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
-use super::place::{Found, Link};
+use super::place::Link;
 use super::wire::{self, Order};
 use crate::client::about;
 use crate::core::Exit;
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_secs(10);
 
 pub struct Way {
-    pub find: Box<dyn FnMut() -> Found + Send>,
+    pub find: Box<dyn FnMut() -> Result<Option<Link>, String> + Send>,
     pub load: Box<dyn FnMut() -> io::Result<Engine> + Send>,
 }
 
@@ -167,14 +167,14 @@ impl Connection {
     fn enter(&mut self, look: bool) -> io::Result<()> {
         self.ready = false;
         self.heard = Instant::now();
-        let found = if look { (self.way.find)() } else { Found::NoServer };
+        let found = if look { (self.way.find)() } else { Ok(None) };
         let why = match found {
-            Found::Server(link) => {
-                self.side = Side::server(*link)?;
+            Ok(Some(link)) => {
+                self.side = Side::server(link)?;
                 return Ok(());
             }
-            Found::NoServer => "No server runs any more".to_owned(),
-            Found::Unfit(why) => why,
+            Ok(None) => "No server runs any more".to_owned(),
+            Err(why) => why,
         };
         self.side = Side::Here((self.way.load)()?);
         self.send(EngineEvent::Note(format!("{why}: the model is loaded here.")));
@@ -231,10 +231,7 @@ impl Connection {
     }
 
     fn now_ready(&mut self, info: ModelInfo) {
-        let host = match &self.side {
-            Side::Server { host, .. } => Some(host.clone()),
-            Side::Here(_) | Side::Away => None,
-        };
+        let host = if let Side::Server { host, .. } = &self.side { Some(host.clone()) } else { None };
         let changed = self.known.as_ref().is_some_and(|known| *known != info.fingerprint);
         self.known = Some(info.fingerprint.clone());
         self.ready = true;

@@ -6,7 +6,7 @@ fn connection() -> (Connection, Receiver<EngineEvent>) {
     let (to, _) = UnixStream::pair().unwrap();
     let (events, reported) = unbounded();
     let connection = Connection {
-        way: Way { find: Box::new(|| Found::NoServer), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
+        way: Way { find: Box::new(|| Ok(None)), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
         events,
         side: Side::Server { to, from: never(), host: "a server".into() },
         ready: false,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use connection::{Way, spawn};
 pub use host::{Host, Opener, open_host};
 pub use multiplexer::{Multiplexer, Share};
-pub use place::{Found, Link, Place, find, look, park};
+pub use place::{Link, Place, find, look, park};
 
 use crate::engine::protocol::{DraftChoice, EngineOptions, is_folder};
 

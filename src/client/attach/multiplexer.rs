@@ -284,10 +284,8 @@ impl Table {
             }
             Command::MayEvict { sequence } => {
                 let held = self.users.get(&user).and_then(|slots| slots.sequences.get(sequence));
-                *sequence = match held {
-                    Some(held) => *held,
-                    None => return,
-                };
+                let Some(held) = held else { return };
+                *sequence = *held;
                 true
             }
             Command::Park | Command::Unpark => true,

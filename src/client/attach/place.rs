@@ -109,12 +109,6 @@ pub struct Link {
     pub(super) host: String,
 }
 
-pub enum Found {
-    NoServer,
-    Server(Box<Link>),
-    Unfit(String),
-}
-
 /// Connects to the server at a place. `None`: there is none.
 fn meet(place: &Place) -> Result<Option<(Link, Loads)>, String> {
     let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({})", plain_words(&e));
@@ -170,12 +164,9 @@ pub fn park(place: &Place) -> Result<Option<String>, String> {
     }
 }
 
-pub fn find(place: &Place, wanted: &Loads) -> Found {
-    join(place, wanted)
-        .map_or_else(Found::Unfit, |link| link.map_or(Found::NoServer, |link| Found::Server(link.into())))
-}
-
-fn join(place: &Place, wanted: &Loads) -> Result<Option<Link>, String> {
+/// Joins the server at a place. `None`: there is none.
+/// Fails with a sentence without its full stop: the server does not answer, refuses, or loads something else.
+pub fn find(place: &Place, wanted: &Loads) -> Result<Option<Link>, String> {
     let Some((mut link, loads)) = meet(place)? else { return Ok(None) };
     if let Some(what) = wanted.difference(&loads) {
         return Err(format!("{} runs with {what}", link.host));

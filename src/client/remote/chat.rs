@@ -249,14 +249,9 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
                 inner = format!("{inner} ({code})");
             }
             // In a list of faults each names its field.
-            let place = map
-                .get("loc")
-                .and_then(Value::as_array)
-                .map(|loc| loc.iter().filter_map(Value::as_str).filter(|l| *l != "body").collect::<Vec<_>>().join("."));
-            match place.filter(|p| !p.is_empty()) {
-                Some(place) => Some(format!("{place}: {inner}")),
-                None => Some(inner),
-            }
+            let place = map.get("loc").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+            let place: Vec<&str> = place.filter(|l| *l != "body").collect();
+            Some(if place.is_empty() { inner } else { format!("{}: {inner}", place.join(".")) })
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
@@ -271,10 +266,9 @@ pub(super) struct Listed {
 /// The models of `/v1/models`; `None` for another form.
 pub(super) fn models(list: &Value) -> Option<Vec<Listed>> {
     let listed = |m: &Value| {
-        let context = ["max_model_len", "context_length", "max_context_length", "context_window"]
+        let context = ["/max_model_len", "/context_length", "/max_context_length", "/context_window", "/meta/n_ctx"]
             .iter()
-            .find_map(|k| m.get(*k).and_then(Value::as_u64))
-            .or_else(|| m.get("meta").and_then(|meta| meta.get("n_ctx")).and_then(Value::as_u64));
+            .find_map(|at| m.pointer(at)?.as_u64());
         Some(Listed {
             name: m.get("id")?.as_str()?.to_owned(),
             context: context.filter(|c| (1..MOST_TOKENS).contains(c)),

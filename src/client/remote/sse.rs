@@ -26,9 +26,9 @@ impl Events {
     /// Fails on a line or an event that is too long.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLong> {
         let mut rest = bytes;
-        while let Some(first) = rest.first() {
+        while let Some((first, others)) = rest.split_first() {
             if std::mem::take(&mut self.after_cr) && *first == b'\n' {
-                rest = rest.get(1..).unwrap_or(&[]);
+                rest = others;
                 continue;
             }
             let end = rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
@@ -37,9 +37,9 @@ impl Events {
                 return Err(TooLong);
             }
             self.line.extend_from_slice(piece);
-            let Some(ended_by) = after.first() else { break };
+            let Some((ended_by, after)) = after.split_first() else { break };
             self.after_cr = *ended_by == b'\r';
-            rest = after.get(1..).unwrap_or(&[]);
+            rest = after;
             self.line_ended(out)?;
         }
         Ok(())
@@ -103,14 +103,11 @@ impl Events {
         if begins && self.data.as_ref().is_some_and(|data| data.trim_end().ends_with('}')) {
             self.event_ended(out);
         }
-        match &mut self.data {
-            None => self.data = Some(value.to_owned()),
-            Some(data) if data.len() + value.len() >= MOST => return Err(TooLong),
-            Some(data) => {
-                data.push('\n');
-                data.push_str(value);
-            }
+        let joined = self.data.take().map_or_else(|| value.to_owned(), |data| data + "\n" + value);
+        if joined.len() > MOST {
+            return Err(TooLong);
         }
+        self.data = Some(joined);
         Ok(())
     }
 }

@@ -183,26 +183,17 @@ impl Worker {
     fn drop_lost(&mut self, lost: SequenceId, fault: &EngineFault) {
         let mut is_lost = true;
         for command in std::mem::take(&mut self.waiting) {
-            match &command {
-                Command::Run(job) if is_lost && job.sequence == lost => {
-                    self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
-                    continue;
-                }
+            let (changed, id, base) = about(&command);
+            // A server is sent whole conversations, so a restored one rests on no other.
+            let replaces = matches!(command, Command::Restore { .. } | Command::Release { .. } | Command::Fork { .. });
+            is_lost &= !(replaces && changed == Some(lost));
+            match id {
                 // A fork of the lost state would be an empty conversation.
-                Command::Fork { id, from, to } if is_lost && *from == lost && *to != lost => {
-                    self.asking.send(EngineEvent::Failed { id: *id, fault: fault.clone() });
-                    continue;
+                Some(id) if is_lost && base == Some(lost) => {
+                    self.asking.send(EngineEvent::Failed { id, fault: fault.clone() });
                 }
-                Command::Restore { sequence: new, .. }
-                | Command::Release { sequence: new }
-                | Command::Fork { to: new, .. }
-                    if *new == lost =>
-                {
-                    is_lost = false;
-                }
-                _ => {}
+                _ => self.waiting.push_back(command),
             }
-            self.waiting.push_back(command);
         }
     }
 }

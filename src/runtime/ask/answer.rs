@@ -262,8 +262,8 @@ impl Verb {
         rendered: &Rendered,
     ) -> Done<MessageId> {
         if self.here.tree.get(answer.message.id).is_none() {
-            let safe = self.add_message(answer.message.clone())?;
-            self.saved(safe).await;
+            self.add_message(answer.message.clone())?;
+            self.texts_saved().await;
         }
         let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
         let mut begun_again = false;

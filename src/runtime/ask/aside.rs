@@ -121,14 +121,9 @@ impl Verb {
         // An aside in its own slot drops that slot afterwards, so its state needs no restore.
         if self.here.apart.is_none() {
             self.return_to(before).await?;
-        }
-        if shown != Shown::Yes && !whole {
-            // The program cannot use a partial answer.
-            return Err(RuntimeError::Stopped);
-        }
-        if self.here.apart.is_none() {
             self.report_meters();
         }
-        Ok(message)
+        // The program cannot use a partial answer.
+        if shown == Shown::Yes || whole { Ok(message) } else { Err(RuntimeError::Stopped) }
     }
 }

@@ -11,43 +11,24 @@ const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
-/// The open sentence, updated token by token: a rescan of a long sentence per token would be quadratic.
-#[derive(Debug, Default)]
-struct Open {
-    /// Characters from the first to the last that is not white space.
-    characters: usize,
-    spaces: usize,
-    last: Option<char>,
-    /// The text ends with a mark, including closing quotes and brackets.
-    marked: bool,
-}
+/// The end of a sentence is looked for in this many bytes: a scan of a whole long sentence per token would be quadratic.
+const LOOKED_BACK: usize = 64;
 
-impl Open {
-    fn read(&mut self, more: &str) {
-        for c in more.chars() {
-            if c.is_whitespace() {
-                self.spaces += usize::from(self.characters > 0);
-                continue;
-            }
-            self.marked = MARKS.contains(&c) || (self.marked && self.spaces == 0 && CLOSING.contains(&c));
-            self.characters += self.spaces + 1;
-            self.spaces = 0;
-            self.last = Some(c);
-        }
-    }
-
-    fn is_long_enough(&self) -> bool {
-        self.characters >= LEAST_CHARACTERS
-    }
+/// Whether the sentence that `text` ends with is over before `next`.
+fn is_over(text: &str, next: &str) -> bool {
+    let words = text.trim_end();
+    let marked = words.trim_end_matches(CLOSING).ends_with(MARKS);
+    let space = words.len() < text.len() || next.starts_with(char::is_whitespace);
+    // Scripts without spaces have no white space after the mark.
+    let wide = words.ends_with(WIDE_MARKS) && !next.is_empty();
+    let ended = text.ends_with('\n') || (marked && (space || wide));
+    ended && text.trim().chars().count() >= LEAST_CHARACTERS
 }
 
 #[derive(Debug)]
 pub(super) struct Sentences {
     /// Byte offset of the open sentence.
     from: usize,
-    open: Open,
-    /// Byte offset up to which the text is scanned.
-    read: usize,
     /// Share and forced share by block, summed over the `tokens` tokens of the open sentence.
     sums: BTreeMap<u32, (f64, f64)>,
     tokens: u64,
@@ -58,21 +39,13 @@ pub(super) struct Sentences {
 
 impl Sentences {
     pub(super) fn after(bytes: usize) -> Sentences {
-        let (sums, done) = (BTreeMap::new(), Vec::new());
-        Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }
+        Sentences { from: bytes, sums: BTreeMap::new(), tokens: 0, block_tokens: 0, done: Vec::new() }
     }
 
     /// A token extended the text by `text[old..]`; `looked` is its attention.
     pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
-        self.open.read(text.get(self.read..old).unwrap_or(""));
-        self.read = old;
-        let before = text.get(self.from..old).unwrap_or("");
-        let space = text.get(old..).is_some_and(|new| new.starts_with(char::is_whitespace));
-        let line_over = before.ends_with('\n');
-        // Scripts without spaces have no white space after the mark.
-        let wide = self.open.last.is_some_and(|c| WIDE_MARKS.contains(&c)) && old < text.len();
-        let sentence_over = self.open.marked && (space || before.ends_with(char::is_whitespace) || wide);
-        if self.open.is_long_enough() && (line_over || sentence_over) {
+        let begin = self.from.max(text.floor_char_boundary(old.saturating_sub(LOOKED_BACK)));
+        if is_over(&text[begin..old], &text[old..]) {
             self.close(old);
         }
         let Some(looked) = looked else { return };
@@ -93,7 +66,7 @@ impl Sentences {
             blocks.map(|(block, (share, forced))| BlockLook { block, share: mean(share), forced: mean(forced) });
         let looked = Looked { tokens, block_tokens: self.block_tokens, blocks: blocks.collect() };
         self.done.push((end, looked));
-        (self.from, self.open) = (end, Open::default());
+        self.from = end;
     }
 
     pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {

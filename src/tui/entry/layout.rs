@@ -116,10 +116,7 @@ impl Entry {
 
     pub fn anchor_of(&self, row: usize) -> Anchor {
         let (part, source) = self.place(row);
-        let mut nth = 0;
-        while nth < row && self.place(row - nth - 1) == (part, source) {
-            nth += 1;
-        }
+        let nth = (0..row).rev().take_while(|above| self.place(*above) == (part, source)).count();
         (part, source, nth)
     }
 

@@ -57,10 +57,8 @@ pub(super) fn key(app: &mut App, key: Key) {
             close(app);
         }
         (Code::Enter | Code::Tab, _) => enter(app),
-        (Code::Backspace, overlay) => overlay.edit_query(|query| {
-            query.pop();
-        }),
-        (Code::Char('u'), overlay) if key.ctrl => overlay.edit_query(String::clear),
+        (Code::Backspace, overlay) => overlay.edit_query(|query| _ = key.edit(query)),
+        (Code::Char('u'), overlay) if key.ctrl => overlay.edit_query(|query| _ = key.edit(query)),
         (Code::Char(c), Overlay::List(view)) if plain => match (c, view.selected()) {
             // The first one opened the help; more of them are a message.
             ('?', _) if view.kind == Kind::Help && view.is_unfiltered() && app.open.composer.is_empty() => {

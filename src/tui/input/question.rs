@@ -10,24 +10,17 @@ use crate::runtime::protocol::Request;
 
 /// Gives a key to the question; false if there is none.
 pub(super) fn key(app: &mut App, key: Key) -> bool {
-    match app.questions.front().map(|q| q.standing) {
-        Some(Standing::Asks) => asking_key(app, key),
-        Some(standing) => waiting_key(app, standing, key),
-        None => return false,
-    }
-    true
-}
-
-fn waiting_key(app: &mut App, standing: Standing, key: Key) {
-    let esc = key == Key::plain(Code::Esc);
-    match (standing, app.questions.front_mut()) {
-        (Standing::Waits, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
-        (Standing::Unseen, _) if esc => {}
-        (Standing::Unseen | Standing::Waits | Standing::Asks, _) => {
+    let Some(question) = app.questions.front_mut() else { return false };
+    match question.standing {
+        Standing::Asks => asking_key(app, key),
+        Standing::Waits if key == TAKE_UP => question.standing = Standing::Asks,
+        Standing::Unseen if key == Key::plain(Code::Esc) => {}
+        Standing::Unseen | Standing::Waits => {
             place_key(app, key);
             question::passed_by(app);
         }
     }
+    true
 }
 
 /// False if the user is typing; Ctrl-C then clears the input.
@@ -98,11 +91,8 @@ fn asking_key(app: &mut App, key: Key) {
         _ => return,
     };
     let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
-    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' {
-        question.choices.last()
-    } else {
-        None
-    });
+    let last = question.choices.last().filter(|_| pressed == '\x1b');
+    let chosen = question.choices.iter().find(|c| same(c.key)).or(last);
     let Some(choice) = chosen.map(|c| c.key) else { return begin_to_write(app, key) };
     let (asker, declined) = (question.asker, question.choices.last().is_some_and(|c| c.key == choice));
     app.questions.pop_front();

@@ -137,10 +137,7 @@ pub(in super::super) fn key(app: &mut App, key: Key) -> bool {
                     change(app, Request::RenameOther { session, name: name.clone() }, name);
                 }
             }
-            Code::Backspace => drop(name.pop()),
-            Code::Char('u') if key.ctrl => name.clear(),
-            Code::Char(c) if !key.ctrl && !key.alt => name.push(c),
-            _ => {}
+            _ => _ = key.edit(name),
         }
         return true;
     }

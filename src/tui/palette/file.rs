@@ -54,13 +54,11 @@ fn read(name: &str, text: &str) -> Result<Palette, Fault> {
             .filter(|t| *t != ThemeName::Auto)
             .ok_or_else(|| fault(item.span(), "base must be dark, light or plain"))?,
     };
-    let background = match table.get("background") {
-        None => None,
-        Some(item) => {
-            let value = item.as_str().and_then(|word| colour(&word.to_lowercase())).and_then(rgb);
-            Some(value.ok_or_else(|| fault(item.span(), "background must be a colour as #rrggbb, or 16 to 255"))?)
-        }
-    };
+    let background = table.get("background").map(|item| {
+        let value = item.as_str().and_then(|word| colour(&word.to_lowercase())).and_then(rgb);
+        value.ok_or_else(|| fault(item.span(), "background must be a colour as #rrggbb, or 16 to 255"))
+    });
+    let background = background.transpose()?;
     let mut palette = Palette { name: name.to_owned(), ..Palette::built_in(base, false) };
     if let Some(item) = table.get("colours") {
         let colours = item.as_table_like().ok_or_else(|| fault(item.span(), "colours must be a table: [colours]"))?;

@@ -44,17 +44,15 @@ impl Inline {
     }
 
     pub(super) fn push(&mut self, text: &str, role: Role, source: usize) {
-        if std::mem::take(&mut self.line_done) {
-            let text = text.trim_start();
-            if !text.is_empty() {
-                self.push(&format!("\n{text}"), role, source);
-            } else {
-                self.line_done = true;
-            }
-            return;
-        }
         // After parsing, as entities can decode to control characters.
-        let text = sanitize(text).replace('\t', "    ");
+        let mut text = sanitize(text).replace('\t', "    ");
+        if self.line_done {
+            text = format!("\n{}", text.trim_start());
+            if text.len() == 1 {
+                return;
+            }
+            self.line_done = false;
+        }
         let face = self.face(role);
         self.pieces.push(Piece { text, face, source });
     }

@@ -7,14 +7,13 @@ use super::super::options::Glyphs;
 use super::super::rows::{Face, Role, Span};
 use super::super::wrap::{Piece, wrap};
 use super::inline::Inline;
-use super::{Events, Writer};
+use super::{Events, Writer, next_inside};
 
 impl Writer<'_> {
     pub(super) fn table(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, at: usize) {
         let mut lines: Vec<Vec<Inline>> = Vec::new();
-        while let Some((event, _)) = events.next() {
+        while let Some((event, _)) = next_inside(events, Some(tag)) {
             match event {
-                Event::End(end) if tag.to_end() == end => break,
                 Event::Start(Tag::TableHead | Tag::TableRow) => lines.push(Vec::new()),
                 Event::Start(cell @ Tag::TableCell) => {
                     let mut inline = Inline::default();
@@ -39,9 +38,9 @@ impl Writer<'_> {
     }
 
     fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], aligned: &[Alignment], at: usize) {
-        let (bar, dash, cross) = match self.style.glyphs {
-            Glyphs::Ascii => ("|", "-", "|"),
-            Glyphs::Unicode => ("│", "─", "┼"),
+        let (bar, dash, [left, cross, right]) = match self.style.glyphs {
+            Glyphs::Ascii => ("|", "-", ["|"; 3]),
+            Glyphs::Unicode => ("│", "─", ["├", "┼", "┤"]),
         };
         let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
         for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
@@ -64,7 +63,6 @@ impl Writer<'_> {
             }
             self.line(row, at);
             if i == 0 {
-                let (left, right) = if self.style.glyphs == Glyphs::Ascii { ("|", "|") } else { ("├", "┤") };
                 let middle: Vec<String> = widths.iter().map(|w| dash.repeat(w + 2)).collect();
                 self.line(vec![Span::new(format!("{left}{}{right}", middle.join(cross)), Role::Rule)], at);
             }
@@ -79,21 +77,12 @@ impl Writer<'_> {
                 self.blank(at);
             }
             for (header, value) in headers.iter().zip(line) {
-                let mut inline = Inline::default();
-                if !header.is_empty() {
-                    inline.pieces.push(Piece {
-                        text: format!("{header}: "),
-                        face: Face::from(Role::Dim).bold(),
-                        source: at,
-                    });
-                }
-                inline.pieces.extend(value.pieces);
-                for p in &mut inline.pieces {
-                    p.source = at;
-                }
+                let head = Piece { text: format!("{header}: "), face: Face::from(Role::Dim).bold(), source: at };
+                let head = Some(head).filter(|_| !header.is_empty());
+                let pieces = head.into_iter().chain(value.pieces).map(|p| Piece { source: at, ..p });
                 let mut prefix = self.prefix();
                 prefix.rest.push(("  ".into(), Face::default()));
-                let mut rows = wrap(&inline.pieces, &prefix, self.style.cells);
+                let mut rows = wrap(&pieces.collect::<Vec<_>>(), &prefix, self.style.cells);
                 for r in &mut rows {
                     r.source = self.base + at;
                 }

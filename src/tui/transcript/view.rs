@@ -128,13 +128,9 @@ impl Transcript {
 
     pub(super) fn reveal(&mut self, entry: usize) {
         let (top, rows) = (self.top(), self.rows_of(entry));
-        let mut below = 0;
-        for i in top.0..entry {
-            below += self.rows_of(i);
-        }
-        let below = below.saturating_sub(top.1);
-        let visible = entry >= top.0 && (entry, 0) >= top && below + rows.min(self.height) <= self.height;
-        if !visible {
+        let above: usize = (top.0..entry).map(|i| self.rows_of(i)).sum();
+        let above = above.saturating_sub(top.1);
+        if (entry, 0) < top || above + rows.min(self.height) > self.height {
             let end = self.end_top();
             self.stand_at((entry, 0).min(end));
         }
@@ -147,13 +143,9 @@ impl Transcript {
         }
         let (mut entry, mut row) = self.top();
         while self.window.len() < self.height && entry < self.entries.len() {
-            let rows = self.rows_of(entry);
-            while row < rows && self.window.len() < self.height {
-                self.window.push((entry, row));
-                row += 1;
-            }
-            entry += 1;
-            row = 0;
+            let rows = row..self.rows_of(entry);
+            self.window.extend(rows.take(self.height - self.window.len()).map(|row| (entry, row)));
+            (entry, row) = (entry + 1, 0);
         }
         // New rows are counted, so they must be laid out.
         if self.scroll != Scroll::Follow {

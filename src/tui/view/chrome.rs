@@ -247,11 +247,9 @@ fn parts(app: &App) -> Vec<Part> {
 pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let mut parts = parts(app);
     while parts.iter().map(|p| width(&p.span.text) + 3).sum::<usize>() > usize::from(area.width) {
-        let worst = parts.iter().map(|p| p.priority).max().unwrap_or(0);
-        match parts.iter().rposition(|p| p.priority == worst && worst > 1) {
-            Some(i) => drop(parts.remove(i)),
-            None => break,
-        }
+        let worst = (0..parts.len()).max_by_key(|i| parts[*i].priority).filter(|i| parts[*i].priority > 1);
+        let Some(worst) = worst else { break };
+        parts.remove(worst);
     }
     let side = |right: bool| -> Vec<Span> {
         let spans = parts.iter().filter(|p| p.right == right).map(|p| p.span.clone());

@@ -54,7 +54,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let caret = chrome::composer(app, &mut painter, regions.composer);
     chrome::status(app, &mut painter, regions.status);
     let caret = match &app.open.find {
-        Some(find) => find.draw(app, &mut painter, regions.hint).or(caret.filter(|_| !find.typing())),
+        Some(find) => find.draw(app, &mut painter, regions.hint).or(caret.filter(|_| !find.typing)),
         None => {
             chrome::hint(app, &mut painter, regions.hint);
             caret

@@ -154,10 +154,8 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let dtype = if info.dtype.is_empty() { String::new() } else { format!(" {}", info.dtype) };
         lines.line(&format!("{}{dtype}, {}", info.name, info.device), Role::Text);
         let draft = info.draft.as_deref().unwrap_or("n-gram only");
-        lines.line(
-            &if info.server.is_some() { "a server, no kept state".into() } else { format!("draft   {draft}") },
-            Role::Dim,
-        );
+        let draft = if info.server.is_some() { "a server, no kept state".into() } else { format!("draft   {draft}") };
+        lines.line(&draft, Role::Dim);
     }
     let answer =
         (m.tokens_per_s > 0.0).then(|| format!("answer  {}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s));
@@ -187,10 +185,9 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         if !m.spec.per_position.is_empty() {
             lines.line(&steps, Role::Dim);
         }
-        lines.line(
-            &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),
-            Role::Dim,
-        );
+        let s = &m.spec;
+        let rounds = format!("  eagle {}  n-gram {}  plain {}", s.eagle_rounds, s.ngram_rounds, s.plain_rounds);
+        lines.line(&rounds, Role::Dim);
     }
     let memory = &m.model.memory;
     if memory.used > 0 {

@@ -39,12 +39,8 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
                 x = painter.spans(area, line, 0, &[Span::new(format!(" {bar} "), face)]);
             }
             if shown.thought {
-                let dimmed: Vec<Span> = shown
-                    .row
-                    .spans
-                    .iter()
-                    .map(|s| Span::new(s.text.clone(), Face { role: Role::Dim, ..s.face }))
-                    .collect();
+                let dim = |s: &Span| Span::new(s.text.clone(), Face { role: Role::Dim, ..s.face });
+                let dimmed: Vec<Span> = shown.row.spans.iter().map(dim).collect();
                 painter.spans(area, line, x + 2, &dimmed);
             } else {
                 painter.row(area, line, x, shown.row);
@@ -54,7 +50,7 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
                 let here = here.and_then(|h| text.row_of_hit(h)) == Some(*row);
                 let found = shown.row.text();
                 let x = x + if shown.thought { 2 } else { 0 };
-                for range in ranges(&found, find.query()) {
+                for range in ranges(&found, &find.query) {
                     let cells = |text: &str| u16::try_from(width(text)).unwrap_or(u16::MAX);
                     let role = if here { Role::Selected } else { Role::Match };
                     let from = x.saturating_add(cells(&found[..range.start]));
@@ -87,16 +83,8 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let text = format!(" {} ", words.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let dash = painter.dash().to_string();
     let cells = usize::from(area.width).saturating_sub(width(&text));
-    painter.spans(
-        area,
-        0,
-        0,
-        &[
-            Span::new(dash.repeat(cells / 2), Role::Rule),
-            Span::new(text, Role::Selected),
-            Span::new(dash.repeat(cells - cells / 2), Role::Rule),
-        ],
-    );
+    let rule = |cells: usize| Span::new(dash.repeat(cells), Role::Rule);
+    painter.spans(area, 0, 0, &[rule(cells / 2), Span::new(text, Role::Selected), rule(cells - cells / 2)]);
 }
 
 /// The page shown while documents are read: one line per file, totals, the effect of a stop.
@@ -157,12 +145,8 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress,
         }
     }
     painter.text(area, line, &text, Role::Text);
-    painter.text(
-        area,
-        line + 2,
-        &format!("   Space left after loading: about {} tokens.", grouped(r.left_after)),
-        Role::Dim,
-    );
+    let room = format!("   Space left after loading: about {} tokens.", grouped(r.left_after));
+    painter.text(area, line + 2, &room, Role::Dim);
     painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);
     painter.text(area, line + 5, "   You may type now. The question is sent when loading ends.", Role::Text);
     if parallel {
