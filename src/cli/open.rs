@@ -23,7 +23,7 @@ use crate::model::{
 use crate::runtime::protocol::SessionRow;
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
-use crate::text::TextModel;
+use crate::text::{Recommended, TextModel};
 use crate::text::sources::SourceOptions;
 pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, no_session};
 pub use stores::{
@@ -79,15 +79,16 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         }
         let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
             .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
-        (TextModel::load(Path::new(model)), config)
+        (TextModel::load(Path::new(model))?, config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
-        let text = TextModel::from_bytes(tokenizer, config, generation, None);
-        let text = text.and_then(|text| text.with_thesaurus(|_| Ok(DEMO_THESAURUS.into())));
+        let mut text = TextModel::from_bytes(tokenizer, config, generation, None)?;
+        if generation.is_some() {
+            text.recommended = Recommended::of_folder(generation, |_| Ok(DEMO_THESAURUS.into()))?;
+        }
         (text, DEMO_CONFIG.to_owned())
     };
-    let text = text?;
     let spec = ModelSpec::from_json(&config).map_err(|cause| ModelError::FolderSpec { dir: model.into(), cause })?;
     text.tokenizer.check_vocabulary(spec.vocab)?;
     let stop = text.tokenizer.stop_ids(&spec.eos);
