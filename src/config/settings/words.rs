@@ -26,10 +26,7 @@ macro_rules! words {
             }
 
             pub fn from_word(word: &str) -> Option<Self> {
-                match word {
-                    $( $word => Some($name::$variant), )+
-                    _ => None,
-                }
+                Self::from_value(&Value::from(word))
             }
         }
     )+};
