@@ -40,6 +40,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::settings::ThinkMode;
 use crate::core::{Exit, files, plain_words};
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
@@ -145,6 +146,13 @@ impl TextModel {
             }
             e => e,
         })
+    }
+
+    /// The prompt of a chat that asks this about one document.
+    pub fn question_about(&self, name: &str, document: &str, question: &str) -> Result<String, TextError> {
+        let mut turns = ChatMessage::document(name, document).to_vec();
+        turns.push(ChatMessage::new(ChatRole::User, question));
+        self.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))
     }
 
     /// From file contents, for the built-in model. Nothing is recommended.
