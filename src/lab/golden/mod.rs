@@ -42,7 +42,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => replayed(dir, *cuda)?,
     };
-    report(context, &checks, json!({"device": device}), &[device.clone()])
+    report(context, &checks, json!({"device": device}), &[device])
 }
 
 fn max_error(found: &[f32], golden: &[f32]) -> f64 {
