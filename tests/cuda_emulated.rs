@@ -13,8 +13,8 @@ use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use sala_chat::engine::protocol::{Dtype, ImageTensor, Precision, RowsImage};
-use sala_chat::lab::kernels::checks::{Checks, Extent};
-use sala_chat::lab::kernels::operations;
+use sala_chat::lab::checks::{Check, Checks};
+use sala_chat::lab::kernels::{Extent, operations};
 use sala_chat::model::Checkpoint;
 
 #[path = "cuda_emulated/images.rs"]
@@ -96,8 +96,7 @@ fn every_operation_agrees_on_a_card_with_99_kb_of_shared_memory() {
 fn every_operation(device: &mut Cuda) {
     let mut checks = Checks::default();
     operations(&mut checks, &mut Cpu::new(), device, Extent::Emulated);
-    let failed: Vec<_> =
-        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
 }
 
@@ -109,8 +108,7 @@ fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
         || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()),
         Extent::Emulated,
     );
-    let failed: Vec<_> =
-        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 

@@ -10,10 +10,8 @@ use crate::core::grouped;
 use crate::engine::protocol::{Cancel, Precision, Token};
 use crate::model::Checkpoint;
 use crate::model::calibrate::{Statistics, collect};
-use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, Document, SourceOptions};
-use crate::text::{ChatMessage, ChatRole, RenderOptions};
+use crate::text::sources::Document;
 
 /// Documents of several kinds, written for this; made by `assets/calibration/make.py`.
 const OWN: &str = include_str!("../../assets/calibration/text.txt");
@@ -27,14 +25,7 @@ const FEWEST_TOKENS: usize = 1_024;
 pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Result<Vec<Vec<Token>>, Failure> {
     let documents = match docs {
         None => vec![Document::inline("notes.txt", OWN)?],
-        Some(docs) => {
-            let options = SourceOptions::new(&context.config().load);
-            let found = sources::gather(&[docs.display().to_string()], &options, &Cancel::default())?;
-            for skipped in &found.skipped {
-                context.note(&format!("Skipped {}: {}", skipped.name, skipped.reason));
-            }
-            found.documents
-        }
+        Some(docs) => open::documents(context, docs)?,
     };
     let (text, _) = open::text(model)?;
     let pieces: Vec<(String, &str)> =
@@ -42,9 +33,7 @@ pub(super) fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Resu
     let mut all = Vec::new();
     for i in 0..pieces.len().min(MOST_PIECES) {
         let Some((name, piece)) = pieces.get(i * pieces.len() / pieces.len().min(MOST_PIECES)) else { continue };
-        let mut turns = ChatMessage::document(name, &text.tokenizer.shield(piece)).to_vec();
-        turns.push(ChatMessage::new(ChatRole::User, QUESTION));
-        let prompt = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
+        let prompt = text.question_about(name, &text.tokenizer.shield(piece), QUESTION)?;
         all.push(text.tokenizer.encode_prompt(&prompt)?);
     }
     let tokens: usize = all.iter().map(Vec::len).sum();

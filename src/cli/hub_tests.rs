@@ -1,6 +1,6 @@
 use std::cell::{Cell, RefCell};
 
-use super::http_tests::{COMMIT, Fault, Server, hub, info, model, serve};
+use super::http_tests::{COMMIT, Fault, download, hub, serve};
 use super::*;
 
 /// The git id of a file that holds `{}`.
@@ -17,26 +17,19 @@ pub(super) fn weights(len: usize) -> Vec<u8> {
     bytes
 }
 
-fn download(repo: &CachedRepo, server: &Server) -> (Result<PathBuf, HubError>, Vec<Progress>) {
-    let (mut seen, hub) = (Vec::new(), hub(server));
-    let snapshot = hub.snapshot("main").unwrap();
-    let report = &mut |p: &Progress| seen.push(p.clone());
-    let result = repo.download(&hub, "main", &snapshot, &|_| {}, report);
-    (result, seen)
-}
-
 #[test]
 fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "owner/name");
-    let server = serve(model(1000), info);
+    let server = serve(1000);
     assert_eq!(repo.installed("main", Kind::Model), None);
-    let (folder, seen) = download(&repo, &server);
+    let (folder, (seen, _)) = download(&repo, &server);
     let folder = folder.unwrap();
     assert!(folder.ends_with(format!("models--owner--name/snapshots/{COMMIT}")));
     assert_eq!(repo.installed("main", Kind::Model).as_ref(), Some(&folder));
     assert_eq!(repo.installed(COMMIT, Kind::Model).as_ref(), Some(&folder));
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), server.files[3].1);
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), server.weights());
+    assert_eq!(hub(&server).snapshot("main").unwrap().licence.as_deref(), Some("apache-2.0"));
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1002);
     assert!(
@@ -75,20 +68,19 @@ fn an_interrupted_download_continues_where_it_stopped() {
     const BYTES: u64 = 5 << 20;
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let server = serve(model(BYTES as usize), info);
+    let server = serve(BYTES as usize);
     let snapshot = hub(&server).snapshot("main").unwrap();
     // The settings files, and a part of the weights.
-    server.faults.lock().unwrap().extend([Fault::Short(usize::MAX), Fault::Short(2 << 20), Fault::Status(403)]);
+    server.fail(&[Fault::Short(usize::MAX), Fault::Short(2 << 20), Fault::Status(403)]);
     let stopped = repo.download(&hub(&server), "main", &snapshot, &|_| {}, &mut |_| {});
     assert!(matches!(stopped, Err(HubError::Refused(_))));
     assert_eq!(repo.installed("main", Kind::Model), None);
     let missing = repo.missing_bytes(&snapshot);
     assert!(missing > 0 && missing <= BYTES - (2 << 20), "{missing}");
-    let (folder, seen) = download(&repo, &server);
-    assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), server.files[3].1);
+    let (folder, (seen, _)) = download(&repo, &server);
+    assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), server.weights());
     assert_eq!(seen[0].done, BYTES + 2 - missing);
-    let requests = server.seen.lock().unwrap();
-    let ranges: Vec<&String> = requests.iter().filter(|l| l.contains("model.safetensors")).collect();
+    let ranges = server.for_weights();
     assert!(ranges.len() == 3 && ranges[2].contains(&format!("Some(({}, {BYTES}))", BYTES - missing)), "{ranges:?}");
 }
 
@@ -96,17 +88,17 @@ fn an_interrupted_download_continues_where_it_stopped() {
 fn network_errors_are_tried_again_and_damage_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let server = serve(model(100), info);
-    let fail = |faults: &[Fault]| server.faults.lock().unwrap().extend(faults);
-    fail(&[Fault::Status(500); 3]);
-    let (result, seen) = download(&repo, &server);
+    let server = serve(100);
+    server.fail(&[Fault::Status(500); 3]);
+    let (result, (seen, _)) = download(&repo, &server);
     assert!(result.is_ok());
     assert_eq!(seen.iter().filter(|p| p.trouble.is_some()).count(), 3);
 
     let repo = CachedRepo::new(dir.path(), "o/other");
-    fail(&[Fault::Status(500); TRIES as usize]);
-    assert!(matches!(download(&repo, &server).0, Err(HubError::Network(_))));
-    fail(&[Fault::Short(usize::MAX), Fault::Lie]);
+    server.fail(&[Fault::Status(500); TRIES as usize]);
+    let (result, (seen, _)) = download(&repo, &server);
+    assert!(matches!(result, Err(HubError::Network(_))) && seen.len() < 9);
+    server.fail(&[Fault::Short(usize::MAX), Fault::Lie]);
     assert!(matches!(download(&repo, &server).0, Err(HubError::Damaged(_))));
     assert_eq!(repo.installed("main", Kind::Model), None);
     assert!(download(&repo, &server).0.is_ok());
@@ -183,7 +175,7 @@ fn a_folder_is_complete_only_with_every_file_whole() {
 fn revisions_and_commits_are_no_paths_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let server = serve(model(100), info);
+    let server = serve(100);
     let hub = hub(&server);
     for revision in ["..", "../../x", "/etc/passwd", ""] {
         let snapshot = hub.snapshot("main").unwrap();
@@ -206,7 +198,7 @@ fn two_downloads_at_once_wait_for_each_other() {
         OpenOptions::new().create(true).write(true).truncate(false).open(repo.folder().join("sala-download.lock"));
     let held = RefCell::new(held.ok());
     FileExt::lock(held.borrow().as_ref().unwrap()).unwrap();
-    let server = serve(model(100), info);
+    let server = serve(100);
     let hub = hub(&server);
     let waited = Cell::new(0);
     let wait = |_| {

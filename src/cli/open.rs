@@ -15,7 +15,7 @@ use crate::config::settings::{self, Device, Loaded, ModelSource, Origin, SaveSta
 use crate::core::files;
 use crate::core::spec::ModelSpec;
 use crate::engine::Engine;
-use crate::engine::protocol::{BUILT_IN, DraftChoice, EngineOptions, Token, is_folder};
+use crate::engine::protocol::{BUILT_IN, Cancel, DraftChoice, EngineOptions, Token, is_folder};
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -23,8 +23,8 @@ use crate::model::{
 use crate::runtime::protocol::SessionRow;
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
-use crate::text::TextModel;
-use crate::text::sources::SourceOptions;
+use crate::text::sources::{self, Document, SourceOptions};
+use crate::text::{Recommended, TextModel};
 pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, no_session};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
@@ -79,19 +79,30 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         }
         let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
             .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
-        (TextModel::load(Path::new(model)), config)
+        (TextModel::load(Path::new(model))?, config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
-        let text = TextModel::from_bytes(tokenizer, config, generation, None);
-        let text = text.and_then(|text| text.with_thesaurus(|_| Ok(DEMO_THESAURUS.into())));
+        let mut text = TextModel::from_bytes(tokenizer, config, generation, None)?;
+        if generation.is_some() {
+            text.recommended = Recommended::of_folder(generation, |_| Ok(DEMO_THESAURUS.into()))?;
+        }
         (text, DEMO_CONFIG.to_owned())
     };
-    let text = text?;
     let spec = ModelSpec::from_json(&config).map_err(|cause| ModelError::FolderSpec { dir: model.into(), cause })?;
     text.tokenizer.check_vocabulary(spec.vocab)?;
     let stop = text.tokenizer.stop_ids(&spec.eos);
     Ok((text, stop))
+}
+
+/// The documents of a path. Those that cannot be read are noted and left out.
+pub fn documents(context: &Context, path: &Path) -> Result<Vec<Document>, Failure> {
+    let options = SourceOptions::new(&context.config().load);
+    let found = sources::gather(&[path.display().to_string()], &options, &Cancel::default())?;
+    for skipped in &found.skipped {
+        context.note(&format!("Skipped {}: {}", skipped.name, skipped.reason));
+    }
+    Ok(found.documents)
 }
 
 pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {

@@ -207,16 +207,11 @@ pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
     let mut hits = store.search(query, HITS + 1, &Watch::NONE)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
-    let hit = |h: &SearchRow| {
-        json!({
-            "session": h.session, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
-        })
-    };
     // Like grep: exit code 1 without output.
     if hits.is_empty() && !context.json {
         return Err(Failure::new(Exit::Failure, format!("nothing found for {query}")));
     }
-    context.result(|| hits.iter().map(hit).collect(), || found(&hits, line_cells()).join("\n"))?;
+    context.result(|| json!(hits), || found(&hits, line_cells()).join("\n"))?;
     if hits.is_empty() {
         return Ok(Exit::Failure);
     }

@@ -29,17 +29,15 @@ const CONTEXTS: [usize; 2] = [512, 32_768];
 /// The first steps of each kind do not count: they load kernels and capture CUDA graphs.
 const WARM_UP: usize = 4;
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
-    on_device(context, args).map_err(|e| match e.downcast::<Failure>() {
-        Ok(failure) => failure,
-        Err(e) => {
-            let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
-            Failure::new(exit, format!("{e:#}"))
-        }
-    })
+/// With what the measurement was doing.
+impl From<anyhow::Error> for Failure {
+    fn from(e: anyhow::Error) -> Failure {
+        let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
+        Failure::new(exit, format!("{e:#}"))
+    }
 }
 
-fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let Chosen { name: model, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
     let checkpoint = open::checkpoint(context, &model)?;
@@ -50,8 +48,8 @@ fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
             let real = !cuda.info().emulated;
-            let ceilings = if real { cuda.ceilings(2 << 30, 8192) } else { cuda.ceilings(1 << 16, 128) }
-                .context("measuring the ceilings")?;
+            let (bytes, size) = if real { (2 << 30, 8192) } else { (1 << 16, 128) };
+            let ceilings = cuda.ceilings(bytes, size).context("measuring the ceilings")?;
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,

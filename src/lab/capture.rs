@@ -16,14 +16,13 @@ use crate::cli::devices::{self, Chosen, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::{bytes, counted};
 use crate::engine::open_head;
-use crate::engine::protocol::{Cancel, Token};
+use crate::engine::protocol::Token;
 use crate::model::capture::Recorder;
 use crate::model::draft::DraftConfig;
 use crate::model::{Checkpoint, Model};
-use crate::runtime::protocol::ThinkMode;
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, SourceOptions};
-use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
+use crate::text::TextModel;
+use crate::text::sources::Document;
 
 /// Pieces take them in turn, so that a head learns from different kinds of answers.
 const QUESTIONS: [&str; 4] = [
@@ -41,16 +40,12 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
     if *length < SHORTEST {
         return Err(Failure::usage(format!("--length must be at least {SHORTEST}")));
     }
-    let options = SourceOptions::new(&context.config().load);
-    let found = sources::gather(&[docs.display().to_string()], &options, &Cancel::default())?;
-    for skipped in &found.skipped {
-        context.note(&format!("Skipped {}: {}", skipped.name, skipped.reason));
-    }
+    let documents = open::documents(context, docs)?;
     make_folder(out)?;
     let Chosen { name, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
     let (text, stop) = open::text(&name)?;
-    let job = Job { context, text, stop, out, length: *length, documents: &found.documents };
+    let job = Job { context, text, stop, out, length: *length, documents };
     match devices::open(&context.config().model, &TuningArgs::default(), false)? {
         Opened::Cpu(cpu, _) => job.run(*cpu, &name),
         #[cfg(feature = "cuda")]
@@ -82,7 +77,7 @@ struct Job<'a> {
     stop: Vec<Token>,
     out: &'a Path,
     length: usize,
-    documents: &'a [sources::Document],
+    documents: Vec<Document>,
 }
 
 impl Job<'_> {
@@ -98,12 +93,14 @@ impl Job<'_> {
         let mut recorder = Recorder::new(&mut b, &model, self.length, &layers)?;
         let answer = (self.context.config().sampling.max_tokens as usize).min(self.length / 4);
         let (mut samples, mut tokens, mut written, mut size) = (0, 0, 0, 0);
-        for document in self.documents {
+        for document in &self.documents {
             let document_name = safe_name(&document.name);
             let shielded = self.text.tokenizer.shield(&document.text);
             let mut pieces = vec![&*shielded];
             while let Some(piece) = pieces.pop() {
-                let prompt = self.prompt(&document_name, piece, QUESTIONS[samples % QUESTIONS.len()])?;
+                let (text, question) = (piece.trim_matches(['\n', '\r']), QUESTIONS[samples % QUESTIONS.len()]);
+                let prompt = self.text.question_about(&document_name, text, question)?;
+                let prompt = self.text.tokenizer.encode_prompt(&prompt)?;
                 if prompt.len() + answer > self.length {
                     match halves(piece) {
                         Some((first, second)) => pieces.extend([second, first]),
@@ -144,13 +141,6 @@ impl Job<'_> {
             format!("{samples} in {out}: {tokens}, {written} of them written by the model, {size}, {seconds:.1} s")
         };
         self.context.result(as_json, as_text)
-    }
-
-    fn prompt(&self, name: &str, piece: &str, question: &str) -> Result<Vec<Token>, Failure> {
-        let mut turns = ChatMessage::document(name, piece.trim_matches(['\n', '\r'])).to_vec();
-        turns.push(ChatMessage::new(ChatRole::User, question));
-        let text = self.text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
-        Ok(self.text.tokenizer.encode_prompt(&text)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! An engine of its own that receives commands as from the runtime, and a runtime with one request at a time. An error
 //! of either ends the measurement.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,18 +165,16 @@ impl EngineClient {
 }
 
 const REST: Duration = Duration::from_millis(300);
-/// The runtime's reply to a message number that never exists: it shows that all earlier requests are done.
-const BARRIER: &str = "No message #0";
 
 pub(super) struct RuntimeClient {
     opened: open::Opened,
-    notes: Vec<String>,
+    sent: Cell<u64>,
 }
 
 impl RuntimeClient {
     pub(super) fn start(context: &Context, save: bool) -> Result<(RuntimeClient, ModelInfo), Failure> {
         let opened = open::runtime(context, &SessionChoice::New, save, Attendance::Present, Input::Lines)?;
-        let client = RuntimeClient { opened, notes: Vec::new() };
+        let client = RuntimeClient { opened, sent: Cell::default() };
         let info = client.wait(|notice| match notice {
             Notice::Ready(info) => Some(info),
             _ => None,
@@ -202,25 +201,24 @@ impl RuntimeClient {
     }
 
     pub(super) fn send(&self, request: Request) -> Result<(), Failure> {
+        self.sent.update(|sent| sent + 1);
         self.opened.runtime.requests.send(request).map_err(|_| failed("the runtime ended unexpectedly"))
     }
 
-    /// Milliseconds until the runtime has done this and takes the next request.
-    pub(super) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
+    /// Milliseconds until the runtime has done this and takes the next request, and what it noted.
+    pub(super) fn timed(&self, request: Request) -> Result<(f64, Vec<String>), Failure> {
         let begun = Instant::now();
         self.send(request)?;
-        self.send(Request::EditOpen(Some(0)))?;
         let mut notes = Vec::new();
         self.wait(|notice| match notice {
-            Notice::Note(_, text) if text.starts_with(BARRIER) => Some(()),
+            Notice::Acknowledged(count) => (count >= self.sent.get()).then_some(()),
             Notice::Note(_, text) => {
                 notes.push(text);
                 None
             }
             _ => None,
         })?;
-        self.notes = notes;
-        Ok(ms(begun))
+        Ok((ms(begun), notes))
     }
 
     /// Milliseconds until the wanted notice, and its content. A warning from the runtime ends the wait with an error.
@@ -248,7 +246,7 @@ impl RuntimeClient {
 
     /// Milliseconds from a request for a session, and a question in it, to the first token of the answer. Undoes the
     /// exchange.
-    pub(super) fn first_token(&mut self, name: &str, question: &str) -> Result<f64, Failure> {
+    pub(super) fn first_token(&self, name: &str, question: &str) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
         self.send(Request::Ask(question.into()))?;
@@ -261,12 +259,12 @@ impl RuntimeClient {
     }
 
     /// Like [`RuntimeClient::timed`], for a step to kept state, once the disk is idle.
-    pub(super) fn back(&mut self, request: Request) -> Result<f64, Failure> {
+    pub(super) fn back(&self, request: Request) -> Result<f64, Failure> {
         std::thread::sleep(REST);
-        let took_ms = self.timed(request)?;
-        match self.notes.iter().any(|note| note.contains(", 0 read again")) {
+        let (took_ms, notes) = self.timed(request)?;
+        match notes.iter().any(|note| note.contains(", 0 read again")) {
             true => Ok(took_ms),
-            false => Err(failed(format!("state that should have been kept was read again: {}", self.notes.join(" ")))),
+            false => Err(failed(format!("state that should have been kept was read again: {}", notes.join(" ")))),
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let (made_up_tokens, save_gb_per_s) = made_up.end()?;
     drop(store);
 
-    let (mut client, info) = RuntimeClient::start(context, true)?;
+    let (client, info) = RuntimeClient::start(context, true)?;
     context.note("reading what is left of them");
     for (name, path) in paths {
         client.timed(Request::New(Some(name)))?;

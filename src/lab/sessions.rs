@@ -57,11 +57,11 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
             Some(made_up.end()?)
         }
     };
-    let (mut client, info) = RuntimeClient::start(context, true)?;
+    let (client, info) = RuntimeClient::start(context, true)?;
     client.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
     let paths = vec![document.display().to_string()];
-    let reading_ms = client.timed(Request::Load { paths, options: LoadOptions::default() })?;
+    let (reading_ms, _) = client.timed(Request::Load { paths, options: LoadOptions::default() })?;
     for question in QUESTIONS {
         client.timed(Request::Ask(question.into()))?;
     }
@@ -83,14 +83,14 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let files = engine::files_of_path(&store, &tip, folder)?;
     for n in 0..REPEATS {
         for (resume, first_token, cold) in [("resume", "first", false), ("resume, cold", "first, cold", true)] {
-            let away = |client: &mut RuntimeClient| -> Result<(), Failure> {
+            let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
                 if cold { engine::drop_from_cache(&files) } else { engine::read(&files).map(drop) }
             };
-            away(&mut client)?;
+            away(&client)?;
             samples.add(resume, client.resumed(NAME)?);
-            away(&mut client)?;
+            away(&client)?;
             samples.add(first_token, client.first_token(NAME, QUESTIONS[0])?);
         }
     }

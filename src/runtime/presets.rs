@@ -97,36 +97,14 @@ impl State {
         self.page("Presets", text)
     }
 
-    /// The settings and display values with a preset applied. Values that the preset does not set are the configured
-    /// ones. Nothing changes unless all values are valid.
-    fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = self.here.settings.clone();
-        settings.begin_preset(&self.options.settings);
-        let mut display = Display::new();
-        for (key, value) in &preset.values {
-            match table::find(key).and_then(|row| settings.value(row)) {
-                Some(_) => drop(settings.set(key, value)?),
-                None => display.push((key, value.clone())),
-            }
-        }
-        Ok((settings, display))
-    }
-
     fn take_preset(&mut self, name: &str) -> Done {
-        if builtin(name).is_some() {
-            let message = self.here.settings.preset(name, &self.options.settings);
-            return self.settings_changed(message.map_err(RuntimeError::Refused)?);
-        }
-        let dir = self.options.presets.clone().unwrap_or_default();
-        let preset = find(self.options.presets.as_deref(), name).map_err(RuntimeError::Refused)?;
-        let taken = self.settings_of(&preset);
-        let (mut settings, display) = taken.map_err(|e| {
-            let file = file_of(&dir, name);
-            RuntimeError::Refused(format!("{}: {e}", file.display()))
-        })?;
-        settings.preset = name.to_owned();
-        let mut message = format!("Preset {name}: {}", summary(&preset, &self.options.settings));
-        if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
+        let refused = RuntimeError::Refused;
+        let preset = find(self.options.presets.as_deref(), name).map_err(refused)?;
+        let (mut settings, base) = (self.here.settings.clone(), &self.options.settings);
+        let display = settings.take_preset(name, &preset, base).map_err(|e| refused(format!("preset {name}: {e}")))?;
+        let mut message = format!("Preset {name}: {}", summary(&preset, base));
+        let changes = settings.think != self.here.settings.think;
+        if let (true, Err(why), Some(row)) = (changes, self.may_think(settings.think), table::session_row("think")) {
             settings.take(row, &self.here.settings);
             message.push_str(&format!(". Its thinking settings were ignored: {why}"));
         }
@@ -172,7 +150,7 @@ impl State {
         // Detects at once a value that a configuration accepts and a session does not.
         Preset::parse(&preset.text())
             .map_err(|e| e.to_string())
-            .and_then(|p| self.settings_of(&p).map(|_| ()))
+            .and_then(|p| settings.clone().take_preset(name, &p, &self.options.settings))
             .map_err(refused)?;
         let file = file_of(dir, name);
         let replaced = write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;

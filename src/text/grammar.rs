@@ -121,12 +121,6 @@ pub struct Grammars {
     stop: Vec<Token>,
 }
 
-impl std::fmt::Debug for Grammars {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Grammars")
-    }
-}
-
 impl Grammars {
     pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Result<Grammars, String> {
         let end = stop.first().copied().ok_or("this model has no token that ends an answer")?;

@@ -40,6 +40,7 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::settings::ThinkMode;
 use crate::core::{Exit, files, plain_words};
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
@@ -135,8 +136,9 @@ impl TextModel {
         let text = text.and_then(|text| {
             text.template.check_question()?;
             text.tokenizer.prepare();
-            let recommended = Recommended::of_folder(generation.as_deref());
-            TextModel { recommended, ..text }.with_thesaurus(|name| files::read(&dir.join(name), thesaurus::BYTES))
+            let related = |name: &str| files::read(&dir.join(name), thesaurus::BYTES);
+            let recommended = Recommended::of_folder(generation.as_deref(), related)?;
+            Ok(TextModel { recommended, ..text })
         });
         text.map_err(|e| match e {
             TextError::Malformed { file, reason } => {
@@ -146,12 +148,14 @@ impl TextModel {
         })
     }
 
-    /// Adds related words from the file that `quote_thesaurus` names, if it names one.
-    pub fn with_thesaurus(self, read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>) -> Result<TextModel, TextError> {
-        Ok(TextModel { recommended: self.recommended.with_thesaurus(read)?, ..self })
+    /// The prompt of a chat that asks this about one document.
+    pub fn question_about(&self, name: &str, document: &str, question: &str) -> Result<String, TextError> {
+        let mut turns = ChatMessage::document(name, document).to_vec();
+        turns.push(ChatMessage::new(ChatRole::User, question));
+        self.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))
     }
 
-    /// From file contents, for the built-in model. Without a `generation_config` nothing is recommended.
+    /// From file contents, for the built-in model. Nothing is recommended.
     pub fn from_bytes(
         tokenizer: &[u8],
         tokenizer_config: &[u8],
@@ -160,7 +164,7 @@ impl TextModel {
     ) -> Result<TextModel, TextError> {
         let tokenizer = Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
         let template = Template::from_config(tokenizer_config, chat_template)?;
-        let recommended = generation_config.map(|file| Recommended::of_folder(Some(file))).unwrap_or_default();
+        let recommended = Recommended::default();
         Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
     }
 }
@@ -173,16 +177,11 @@ mod tests {
     fn a_folder_with_a_thesaurus_that_is_none_is_refused_with_what_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
-        let (tokenizer, config) = (
-            include_bytes!("../../assets/demo/tokenizer.json"),
-            include_bytes!("../../assets/demo/tokenizer_config.json"),
-        );
         let named = |name: &str| {
             let keys = serde_json::json!({ "quote_opening": "It says: \"", "quote_thesaurus": name }).to_string();
-            let text = TextModel::from_bytes(tokenizer, config, Some(keys.as_bytes()), None).unwrap();
             let read = |name: &str| files::read(&folder.path().join(name), thesaurus::BYTES);
-            let text = text.with_thesaurus(read).map_err(|e| e.to_string())?;
-            Ok::<_, String>(text.recommended.quoting().unwrap().thesaurus.clone())
+            let recommended = Recommended::of_folder(Some(keys.as_bytes()), read).map_err(|e| e.to_string())?;
+            Ok::<_, String>(recommended.quoting().unwrap().thesaurus.clone())
         };
         let missing = named("words.txt").unwrap_err();
         assert!(missing.starts_with("words.txt: No such file"), "{missing}");

@@ -37,8 +37,6 @@ const EVIDENCE: f64 = 10.0;
 pub struct Recommended {
     values: Vec<(&'static str, f64, Source)>,
     quoting: Option<Quoting>,
-    /// Name of the file with related words, of use to quotes alone.
-    thesaurus: Option<String>,
 }
 
 /// Our name, the file's name, and the valid range.
@@ -51,8 +49,12 @@ const FIELDS: [(&str, &str, f64, f64); 5] = [
 ];
 
 impl Recommended {
-    /// From a folder's `generation_config.json`. Values out of range are ignored.
-    pub fn of_folder(generation_config: Option<&[u8]>) -> Recommended {
+    /// From a folder's `generation_config.json`. Values out of range are ignored. A model that begins quotes may name a
+    /// file of its folder with related words, which `read` gives.
+    pub fn of_folder(
+        generation_config: Option<&[u8]>,
+        read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>,
+    ) -> Result<Recommended, TextError> {
         let file: Value = generation_config.and_then(|b| serde_json::from_slice(b).ok()).unwrap_or_default();
         let mut values: Vec<(&'static str, f64, Source)> = Vec::new();
         for (name, there, least, most) in FIELDS {
@@ -73,34 +75,18 @@ impl Recommended {
             let value = file.get(name).and_then(Value::as_f64);
             value.filter(|weight| weight.abs() <= EVIDENCE).map_or(0.0, |weight| weight as f32)
         };
-        let quoting = |words: &str| Quoting {
-            opening: words.to_owned(),
+        let Some(opening) = opening else { return Ok(Recommended { values, quoting: None }) };
+        let thesaurus = file.get("quote_thesaurus").and_then(Value::as_str);
+        let quoting = Quoting {
+            opening: opening.to_owned(),
             words: weight("quote_words"),
             length: weight("quote_length"),
             margin: weight("quote_margin").max(0.0),
             related: weight("quote_related"),
             covered: weight("quote_covered").max(0.0),
-            thesaurus: String::new(),
+            thesaurus: thesaurus.map_or(Ok(String::new()), |name| related_words(name, read))?,
         };
-        let thesaurus = file.get("quote_thesaurus").and_then(Value::as_str).map(str::to_owned);
-        Recommended { values, quoting: opening.map(quoting), thesaurus }
-    }
-
-    /// With what the file holds that `quote_thesaurus` names, if it names one.
-    pub fn with_thesaurus(
-        mut self,
-        read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>,
-    ) -> Result<Recommended, TextError> {
-        let (Some(quoting), Some(name)) = (&mut self.quoting, &self.thesaurus) else { return Ok(self) };
-        // Only files of the model's folder may be named.
-        if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
-            return Err(TextError::malformed("generation_config.json", reason));
-        }
-        let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
-        let text = read(name).map_err(named).and_then(thesaurus::checked);
-        quoting.thesaurus = text.map_err(|reason| TextError::malformed(name, reason))?;
-        Ok(self)
+        Ok(Recommended { values, quoting: Some(quoting) })
     }
 
     pub fn quoting(&self) -> Option<&Quoting> {
@@ -112,17 +98,33 @@ impl Recommended {
     }
 }
 
+/// The text of the file that `quote_thesaurus` names.
+fn related_words(name: &str, read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>) -> Result<String, TextError> {
+    // Only files of the model's folder may be named.
+    if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
+        return Err(TextError::malformed("generation_config.json", reason));
+    }
+    let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
+    let text = read(name).map_err(named).and_then(thesaurus::checked);
+    text.map_err(|reason| TextError::malformed(name, reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of_folder(file: Option<&str>) -> Recommended {
+        Recommended::of_folder(file.map(str::as_bytes), |_| Ok(Vec::new())).unwrap()
+    }
+
     #[test]
     fn files_take_precedence_and_the_card_fills_in() {
-        let of = |text: &str| Recommended::of_folder(Some(text.as_bytes())).values;
+        let of = |text: &str| of_folder(Some(text)).values;
         let card = ("temperature", FAMILY_TEMPERATURE, Source::Card);
         // The released file has no sampling values.
         assert_eq!(of(r#"{"bos_token_id": 1, "eos_token_id": [2, 73440], "pad_token_id": 2}"#), [card]);
-        assert_eq!(Recommended::of_folder(None).values, [card]);
+        assert_eq!(of_folder(None).values, [card]);
         assert_eq!(
             of(r#"{"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}"#),
             [
@@ -144,18 +146,18 @@ mod tests {
     fn a_folder_says_how_its_model_begins_a_quote() {
         let of = |opening: &str| {
             let file = serde_json::json!({ "quote_opening": opening }).to_string();
-            Recommended::of_folder(Some(file.as_bytes())).quoting
+            of_folder(Some(&file)).quoting
         };
         let says = "The document says: \"";
         assert_eq!(of(says), Some(Quoting { opening: says.to_owned(), ..Quoting::default() }));
         // Without its mark it is none, and so is a page.
         assert_eq!(of("The document says: "), None);
         assert_eq!(of(&format!("{}\"", "x".repeat(OPENING_BYTES))), None);
-        assert_eq!(Recommended::of_folder(None).quoting, None);
+        assert_eq!(of_folder(None).quoting, None);
         let weights = |words: Value, length: Value, margin: Value| {
             let mut file = serde_json::json!({ "quote_opening": says, "quote_words": words, "quote_length": length });
             file["quote_margin"] = margin;
-            let quoting = Recommended::of_folder(Some(file.to_string().as_bytes())).quoting.unwrap();
+            let quoting = of_folder(Some(&file.to_string())).quoting.unwrap();
             (quoting.words, quoting.length, quoting.margin)
         };
         assert_eq!(weights(1.5.into(), (-1).into(), 4.into()), (1.5, -1.0, 4.0));
@@ -164,11 +166,10 @@ mod tests {
 
     #[test]
     fn a_folder_names_a_file_with_related_words() {
-        let of = |file: Value| Recommended::of_folder(Some(file.to_string().as_bytes()));
         let keys = serde_json::json!({"quote_opening": "Says: \"", "quote_related": 1.5, "quote_covered": 6, "quote_thesaurus": "w.txt"});
         let with = |file: Value, words: &'static [u8]| {
             let mut read = None;
-            let found = of(file).with_thesaurus(|name| {
+            let found = Recommended::of_folder(Some(file.to_string().as_bytes()), |name| {
                 read = Some(name.to_owned());
                 Ok(words.to_vec())
             });

@@ -2,8 +2,8 @@
 
 use sala_chat::backend::cuda::Cache;
 use sala_chat::backend::{Group, Place, synthetic_value};
-use sala_chat::lab::kernels::checks::{Checks, Extent};
-use sala_chat::lab::kernels::operations;
+use sala_chat::lab::checks::{Check, Checks};
+use sala_chat::lab::kernels::{Extent, operations};
 
 use super::*;
 
@@ -311,8 +311,7 @@ fn rows_of_all_blocks_are_unchanged_next_to_scored_rows() {
 fn every_operation_agrees_with_the_oracle_on_host_rows() {
     let mut checks = Checks::default();
     operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), Extent::Emulated);
-    let failed: Vec<_> =
-        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
 }
 
@@ -320,8 +319,7 @@ fn every_operation_agrees_with_the_oracle_on_host_rows() {
 fn the_built_in_model_writes_the_same_text_from_host_memory() {
     let mut checks = Checks::default();
     sala_chat::lab::kernels::whole_model(&mut checks, || Ok(paged(Guards::Off)), Extent::Emulated);
-    let failed: Vec<_> =
-        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 

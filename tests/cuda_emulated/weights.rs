@@ -6,7 +6,7 @@ use half::bf16;
 use sala_chat::backend::forms::{Group4, Packed};
 use sala_chat::backend::fp8::PLAIN_ROWS;
 use sala_chat::backend::{WeightView, synthetic_value};
-use sala_chat::lab::kernels::checks::relative;
+use sala_chat::lab::kernels::relative;
 
 use super::*;
 

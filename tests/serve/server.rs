@@ -105,7 +105,8 @@ fn thoughts_are_separate_from_the_answer() {
 #[test]
 fn quotes_of_a_model_with_a_quote_format_match_the_text() {
     let dir = tempfile::tempdir().unwrap();
-    let says = sala_chat::text::Recommended::of_folder(Some(br#"{"quote_opening": "It says: \""}"#));
+    let file = br#"{"quote_opening": "It says: \""}"#;
+    let says = sala_chat::text::Recommended::of_folder(Some(file), |_| Ok(Vec::new())).unwrap();
     let text = sala_chat::text::TextModel { recommended: says, ..support::text_model(None) };
     // A copy that went wrong.
     let script = || answers(support::text_model(None), "It says: \"The doors are red.\"");

@@ -36,15 +36,8 @@ fn decode_rate(meta: &MessageMeta) -> Option<f64> {
     (ms >= LEAST_DECODE_MS).then_some(meta.tokens_per_s)
 }
 
-pub(in crate::cli) fn reason(finish: Option<Finish>) -> &'static str {
-    match finish {
-        Some(Finish::Stop) => "stop",
-        Some(Finish::Length) => "length",
-        Some(Finish::Context) => "context",
-        Some(Finish::Repeats) => "repeats",
-        Some(Finish::Stopped) => "stopped",
-        Some(Finish::Failed) | None => "error",
-    }
+pub(in crate::cli) fn reason(finish: Option<Finish>) -> Value {
+    finish.filter(|finish| *finish != Finish::Failed).map_or(json!("error"), |finish| json!(finish))
 }
 
 fn place(p: &Passage) -> Value {

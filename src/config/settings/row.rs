@@ -33,14 +33,14 @@ pub enum Flag {
     Means(&'static str, &'static str, &'static str),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Owner {
     /// The session, with its text: get and set.
     Session(fn(&Settings) -> Value, fn(&mut Settings, &Value) -> bool),
     Screen,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Way {
     pub name: &'static str,
     pub aliases: &'static [&'static str],

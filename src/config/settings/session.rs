@@ -1,7 +1,7 @@
 //! The answer settings of one session, which `/set`, `/preset`, `/think` and `/spec` change. Kept with it as JSON.
 
 use super::answers::Settings;
-use super::preset::{BUILT_IN, builtin};
+use super::preset::{Display, Preset};
 use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::value::Field;
@@ -121,15 +121,13 @@ impl Settings {
 
     pub fn set(&mut self, key: &str, value: &str) -> Result<String, String> {
         let (row, value) = parse(key, value)?;
-        let Some(name) = row.session.map(|way| way.name) else {
-            return Err(no_setting(key, &row.kind.show(&value)));
-        };
         self.put(row, &value);
         self.for_run.remove(row.name);
         // A preset contains the sampling values, without seed and answer length.
         if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens" | "stop_loops") {
             self.preset = "custom".into();
         }
+        let name = row.session.map_or(row.name, |way| way.name);
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
     }
 
@@ -171,32 +169,26 @@ impl Settings {
         out
     }
 
-    /// Begins a preset with the configured sampling (`base`), so that nothing of the preset before stays.
-    pub fn begin_preset(&mut self, base: &Settings) {
+    /// Takes a preset. Sampling values that it does not set become the configured ones (`base`), so that nothing of the
+    /// preset before stays. Nothing changes unless all values are valid. Returns the values that the screen keeps.
+    pub fn take_preset(&mut self, name: &str, preset: &Preset, base: &Settings) -> Result<Display, String> {
+        let (mut taken, mut display) = (self.clone(), Display::new());
         for row in preset_rows().filter(|row| row.section() == "sampling") {
-            self.take(row, base);
+            taken.take(row, base);
         }
+        for (key, value) in &preset.values {
+            match table::find(key).and_then(|row| taken.value(row)) {
+                Some(_) => drop(taken.set(key, value)?),
+                None => display.push((key, value.clone())),
+            }
+        }
+        *self = Settings { preset: name.to_owned(), ..taken };
+        Ok(display)
     }
 
     /// A preset was made of the settings: what it holds is the session's own from now on.
     pub fn keep_preset(&mut self) {
         self.for_run.retain(|name, _| !preset_rows().any(|row| row.name == *name));
-    }
-
-    /// Takes a built-in preset. `base` are the configured settings, which `default` returns to.
-    pub fn preset(&mut self, name: &str, base: &Settings) -> Result<String, String> {
-        let Some(preset) = builtin(name) else {
-            let names: Vec<&str> = BUILT_IN.iter().map(|p| p.name).collect();
-            let near = near::meant(name, names.iter().copied());
-            return Err(format!("No preset {name}.{near} There are: {}", names.join(", ")));
-        };
-        self.begin_preset(base);
-        for (key, value) in &preset.values {
-            self.set(key, value)?;
-        }
-        let s = self.sampling;
-        self.preset = name.into();
-        Ok(format!("Preset {name}: temperature {}, top-p {}, min-p {}", s.temperature, s.top_p, s.min_p))
     }
 
     /// Sampling of the next answer; draws a seed from `fresh` where none is set.
@@ -229,7 +221,12 @@ fn no_setting(key: &str, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::ThinkMode;
+    use super::super::preset::{BUILT_IN, builtin};
     use super::*;
+
+    fn take(s: &mut Settings, preset: &str, base: &Settings) {
+        s.take_preset(preset, &builtin(preset).unwrap(), base).unwrap();
+    }
 
     #[test]
     fn a_value_out_of_range_changes_nothing_and_says_the_range() {
@@ -300,12 +297,12 @@ mod tests {
         let mut base = Settings::default();
         base.set_for_run("top_p", "0.5").unwrap();
         let mut s = Settings::default();
-        s.preset("careful", &Settings::default()).unwrap();
+        take(&mut s, "careful", &Settings::default());
         s.set_for_run("top_p", "0.5").unwrap();
-        s.preset("default", &base).unwrap();
+        take(&mut s, "default", &base);
         assert_eq!((s.get("top_p").as_str(), s.own()), ("0.5", Settings::default()));
         // What a preset says is meant for the session.
-        s.preset("careful", &base).unwrap();
+        take(&mut s, "careful", &base);
         assert_eq!((s.get("top_p").as_str(), s.own().get("top_p").as_str()), ("0.9", "0.9"));
         // So is what a preset was made of.
         s.set_for_run("top_p", "0.4").unwrap();
@@ -338,7 +335,7 @@ mod tests {
     fn all_that_a_session_can_be_set_to_is_read_again() {
         for preset in BUILT_IN.iter() {
             let mut s = Settings::of(&Config::default());
-            s.preset(preset.name, &Settings::default()).unwrap();
+            take(&mut s, preset.name, &Settings::default());
             for (key, value) in [("seed", "7"), ("spec", "5"), ("think", "on"), ("max_tokens", "1")] {
                 s.set(key, value).unwrap();
             }
@@ -352,11 +349,11 @@ mod tests {
         let sampling = Sampling { repeat_penalty: 1.1, ..Sampling::default() };
         let base = Settings { sampling, max_tokens: 900, ..Settings::default() };
         let mut s = Settings { max_tokens: 50, seed: Some(7), stop_loops: false, ..Settings::default() };
-        s.preset("greedy", &base).unwrap();
+        take(&mut s, "greedy", &base);
         // Nothing of the preset before stays.
         assert_eq!((s.max_tokens, s.seed, s.stop_loops), (900, None, true));
         assert_eq!((s.sampling.temperature, s.sampling.repeat_penalty), (0.0, 1.1));
-        assert!(s.preset("nope", &base).unwrap_err().contains("careful"));
+        assert_eq!(builtin("nope"), None);
         assert_eq!(s.for_answer(|| 99).seed, 99);
         s.set("seed", "5").unwrap();
         assert_eq!(s.for_answer(|| 99).seed, 5);

@@ -16,7 +16,7 @@ use super::words::{
 };
 use crate::engine::protocol::{self, DeviceChoice, Precision, SpecMode, WeightsChoice};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// `section.name`.
     pub name: &'static str,
@@ -69,12 +69,6 @@ impl Row {
 impl PartialEq for Row {
     fn eq(&self, other: &Row) -> bool {
         self.name == other.name
-    }
-}
-
-impl std::fmt::Debug for Row {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Row({})", self.name)
     }
 }
 

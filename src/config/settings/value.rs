@@ -27,6 +27,7 @@ macro_rules! plain {
         }
     )+};
 }
+pub(super) use plain;
 
 plain!(bool, String, f64, u8, u16, u32, u64, usize, i64, DeviceChoice, Precision, WeightsChoice);
 

@@ -3,16 +3,18 @@
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use super::value::Field;
+use super::value::{Field, plain};
 
 /// An enum with a word for each variant in the configuration: `WORDS`, [`word`](Theme::word), [`from_word`](Theme::from_word).
 macro_rules! words {
     ($( $(#[$doc:meta])* $name:ident { $( $(#[$inner:meta])* $variant:ident = $word:literal ),+ $(,)? } )+) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
         pub enum $name {
-            $( $(#[$inner])* $variant ),+
+            $( $(#[$inner])* #[serde(rename = $word)] $variant ),+
         }
+
+        plain!($name);
 
         impl $name {
             pub const WORDS: &'static [&'static str] = &[$($word),+];
@@ -24,20 +26,7 @@ macro_rules! words {
             }
 
             pub fn from_word(word: &str) -> Option<Self> {
-                match word {
-                    $( $word => Some($name::$variant), )+
-                    _ => None,
-                }
-            }
-        }
-
-        impl Field for $name {
-            fn to_value(&self) -> Value {
-                Value::String(self.word().to_owned())
-            }
-
-            fn from_value(value: &Value) -> Option<Self> {
-                value.as_str().and_then(Self::from_word)
+                Self::from_value(&Value::from(word))
             }
         }
     )+};
@@ -48,15 +37,6 @@ words! {
         #[default]
         Ignore = "ignore",
         Refuse = "refuse",
-    }
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    ThinkMode {
-        #[default]
-        Auto = "auto",
-        On = "on",
-        Off = "off",
     }
 
     ThoughtView {
@@ -113,6 +93,8 @@ words! {
         File = "file",
     }
 }
+
+pub use Switch as ThinkMode;
 
 /// Code colours: the terminal's 16 (`auto`), or a theme of the highlighter; its test compares the lists.
 pub const CODE_THEMES: &[&str] = &[

@@ -1,7 +1,6 @@
 //! Paths to the same logits that must agree: the model against itself, and a device against the CPU.
 
-use std::borrow::Cow;
-
+use super::super::checks::Check;
 use super::super::clients::{failed, greedy};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
@@ -19,24 +18,10 @@ const STEPS: usize = 64;
 const ROWS: usize = 8;
 const WRITTEN: u64 = 96;
 
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Agreement {
-    pub what: Cow<'static, str>,
-    /// Greatest difference of a log-probability that counts; of texts, the number of different tokens.
-    pub greatest: f64,
-    pub budget: f64,
-}
-
-impl Agreement {
-    pub fn ok(&self) -> bool {
-        self.greatest <= self.budget
-    }
-}
-
 /// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state,
 /// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
-/// prefill and decode.
-pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Agreement>, Failure> {
+/// prefill and decode. An error is the greatest difference of a log-probability that counts, or a number of tokens.
+pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Check>, Failure> {
     let tokens = text.len();
     let Some(prompt) = tokens.checked_sub(STEPS).filter(|n| *n > 0) else {
         return Err(failed(format!("consistency needs a text of more than {STEPS} tokens, this one has {tokens}")));
@@ -70,7 +55,7 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
         ("saved and fresh state, rows that differ in a bit", saved, 0.0),
         ("speculation on and off, tokens that differ", different, 0.0),
     ];
-    Ok(all.map(|(what, greatest, budget)| Agreement { what: what.into(), greatest, budget }).into())
+    Ok(all.map(|(name, greatest, budget)| Check::compared(name, greatest, budget)).into())
 }
 
 fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
@@ -149,16 +134,16 @@ pub(super) fn against_cpu<A: Backend, B: Backend>(
     found: &mut Subject<B>,
     text: &[Token],
     slack: f64,
-) -> Result<Vec<Agreement>, Failure> {
+) -> Result<Vec<Check>, Failure> {
     // Rows at both ends and some between: logits of every row would take longer than the layers.
     let rows: Vec<usize> = (0..text.len()).filter(|r| r % 16 == 0 || r + 16 >= text.len()).collect();
     let (right, here) = (logits(oracle, text, &rows)?, logits(found, text, &rows)?);
     let rows: Vec<Distance> = right.iter().zip(&here).map(|(right, here)| distance(right, here)).collect();
     let (layers, tokens) = (found.model.spec().mixers.len(), text.len());
-    let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}").into();
+    let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}");
     let mean = Distances::of(tokens, &rows).mean_kl;
     Ok(vec![
-        Agreement { what: what("mean KLD"), greatest: mean, budget: DIVERGENCE },
-        Agreement { what: what("log-probability"), greatest: worst(rows), budget: slack },
+        Check::compared(what("mean KLD"), mean, DIVERGENCE),
+        Check::compared(what("log-probability"), worst(rows), slack),
     ])
 }

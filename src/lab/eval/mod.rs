@@ -27,6 +27,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::checks::{Check, word};
 use super::clients::failed;
 use super::subject::Subject;
 use crate::backend::Backend;
@@ -106,7 +107,6 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
 /// Prints the parts; exit code 1 if one misses its budget.
 fn report(context: &Context, model: &str, parts: &[Part]) -> Result<Exit, Failure> {
     let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-    let word = |ok: Option<bool>| ok.map_or("-", |ok| if ok { "ok" } else { "MISS" });
     let as_json = || {
         let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
         let parts: Value = parts.iter().map(part).collect();
@@ -232,7 +232,7 @@ impl Eval<'_> {
         reference::of(&mut Subject::open(b, &reference, longest + EVAL_ROOM)?, &texts)
     }
 
-    fn first_layers<B: DraftOps>(&self, b: &mut B) -> Result<Vec<consistency::Agreement>, Failure> {
+    fn first_layers<B: DraftOps>(&self, b: &mut B) -> Result<Vec<Check>, Failure> {
         self.context.note("the first layers against the CPU");
         let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
         // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
@@ -284,17 +284,14 @@ fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
 fn consistency_part<B: DraftOps>(
     subject: &mut Subject<B>,
     text: &[Token],
-    against_cpu: Vec<consistency::Agreement>,
+    against_cpu: Vec<Check>,
 ) -> Result<Part, Failure> {
     let slack = slack(subject);
     let mut list = against_cpu;
     list.extend(consistency::measure(subject, text, slack)?);
-    let line = |a: &consistency::Agreement| {
-        let word = if a.ok() { "ok" } else { "MISS" };
-        format!("    {word:>4} {:<60} {:.2e} of {:.0e}", a.what, a.greatest, a.budget)
-    };
-    let ok = list.iter().all(consistency::Agreement::ok);
-    Ok(Part { name: "consistency", ok: Some(ok), rows: list.iter().map(line).collect(), data: json!(list) })
+    let rows = list.iter().map(|check| format!("    {}", check.line())).collect();
+    let ok = !list.iter().any(Check::missed);
+    Ok(Part { name: "consistency", ok: Some(ok), rows, data: json!(list) })
 }
 
 fn needles_part(cells: &[needles::Cell], title: &str) -> Part {

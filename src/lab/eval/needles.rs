@@ -13,8 +13,7 @@ use crate::backend::Backend;
 use crate::cli::Failure;
 use crate::core::SplitMix64;
 use crate::engine::protocol::Token;
-use crate::runtime::protocol::ThinkMode;
-use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
+use crate::text::TextModel;
 
 /// Depths of the grid, in percent of the document.
 pub const DEPTHS: [usize; 10] = [3, 13, 23, 33, 43, 53, 63, 73, 83, 93];
@@ -111,9 +110,7 @@ struct Prompt {
 }
 
 fn prompt_of(text: &TextModel, document: &str, needle: &Fact) -> Result<Prompt, Failure> {
-    let mut turns = ChatMessage::document("notes.txt", document.trim_end()).to_vec();
-    turns.push(ChatMessage::new(ChatRole::User, needle.question.clone()));
-    let mut prompt = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
+    let mut prompt = text.question_about("notes.txt", document.trim_end(), &needle.question)?;
     prompt.push_str(&format!("The document says: \"{}", needle.opening));
     let before = text.tokenizer.encode_prompt(&prompt)?;
     let tokens = text.tokenizer.encode_prompt(&format!("{prompt}{}", needle.value))?;

@@ -15,9 +15,9 @@ mod ops;
 use std::path::Path;
 
 use safetensors::Dtype as FileDtype;
-use serde::Serialize;
 use serde_json::json;
 
+use super::checks::{Check, report};
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::cli::args::DoctorArgs;
@@ -25,35 +25,6 @@ use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 use crate::engine::protocol::Dtype;
 use crate::model::{ModelError, Result, Tensors};
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    /// Folder and file, `ops/rope`, `tiny-mixed`.
-    pub fixture: String,
-    pub tensor: String,
-    #[serde(flatten)]
-    pub outcome: Outcome,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Outcome {
-    Compared { error: f64, budget: f64, ok: bool },
-    NotRun { not_run: String },
-}
-
-impl Outcome {
-    /// A NaN is never within a budget.
-    fn compared(error: f64, budget: f64) -> Outcome {
-        Outcome::Compared { error, budget, ok: error <= budget }
-    }
-}
-
-impl Check {
-    pub fn missed(&self) -> bool {
-        matches!(self.outcome, Outcome::Compared { ok: false, .. })
-    }
-}
 
 /// `sala-chat doctor --fixtures DIR`: a miss is named and gives exit code 1.
 pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
@@ -71,31 +42,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => replayed(dir, *cuda)?,
     };
-    let missed = checks.iter().filter(|c| c.missed()).count();
-    let as_json = || json!({"device": device, "ok": missed == 0, "missed": missed, "checks": checks});
-    let as_text = || {
-        let line = |c: &Check| {
-            let (word, result) = match &c.outcome {
-                Outcome::Compared { error, budget, ok } => {
-                    (if *ok { "ok" } else { "MISS" }, format!("{error:.2e} of {budget:.0e}"))
-                }
-                Outcome::NotRun { not_run } => ("-", format!("not run: {not_run}")),
-            };
-            format!("{word:>4} {:<22} {:<40} {result}\n", c.fixture, c.tensor)
-        };
-        let lines: String = checks.iter().map(line).collect();
-        format!("{device}\n{lines}{} compared, {missed} missed", checks.len())
-    };
-    context.result(as_json, as_text)?;
-    Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Precision {
-    /// f32 throughout.
-    Single,
-    /// bf16 activations and caches.
-    Half,
+    report(context, &checks, json!({"device": device}), &[device])
 }
 
 fn max_error(found: &[f32], golden: &[f32]) -> f64 {
@@ -115,8 +62,7 @@ pub(super) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
 
 /// Replays every fixture of a folder that exists: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`.
 pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
-    let precision = if b.cache_dtype() == Dtype::F32 { Precision::Single } else { Precision::Half };
-    let mut report = Report { precision, checks: Vec::new() };
+    let mut report = Report { single: b.cache_dtype() == Dtype::F32, checks: Vec::new() };
     ops::replay(&dir.join("ops"), b, &mut report)?;
     for name in ["tiny-mixed", "tiny-real-sparse"].into_iter().filter(|name| dir.join(name).is_dir()) {
         let file = dir.join(name).join("golden.safetensors");
@@ -148,23 +94,20 @@ enum Kind {
     Keys,
 }
 
-/// Judges values by their kind: the greatest error in f32, the ratio of RMS error to RMS value in bf16.
-fn judged(precision: Precision, kind: Kind, found: &[f32], golden: &[f32]) -> Outcome {
+/// Error and budget by the kind of values: the greatest error in f32, the ratio of RMS error to RMS value in bf16.
+fn judged(single: bool, kind: Kind, found: &[f32], golden: &[f32]) -> (f64, f64) {
     if found.len() != golden.len() {
-        return Outcome::compared(f64::INFINITY, 0.0);
+        return (f64::INFINITY, 0.0);
     }
     let greatest = golden.iter().fold(1.0f64, |m, v| m.max(f64::from(v.abs())));
-    let (single, half) = match kind {
+    let (in_f32, in_bf16) = match kind {
         Kind::Rows => (1e-4, 0.02),
         Kind::Attention => (1e-4, 0.03),
         Kind::Draft => (2e-4, 0.03),
         Kind::State => (1e-4 * greatest, 0.02),
         Kind::Keys => (1e-5, 0.01),
     };
-    match precision {
-        Precision::Single => Outcome::compared(max_error(found, golden), single),
-        Precision::Half => Outcome::compared(rms_ratio(found, golden), half),
-    }
+    if single { (max_error(found, golden), in_f32) } else { (rms_ratio(found, golden), in_bf16) }
 }
 
 /// Rows of selected blocks, `golden [kv][row]` against `found [row][kv]`, that differ without excuse. `gap` is the
@@ -183,19 +126,21 @@ fn wrong_choices(
 }
 
 struct Report {
-    precision: Precision,
+    /// The device computes in f32 throughout; else in bf16.
+    single: bool,
     checks: Vec<Check>,
 }
 
 impl Report {
-    /// Runs `body` with a fixture's file; a shape that the device does not support gives a `NotRun` verdict.
+    /// Runs `body` with a fixture's file; a shape that the device does not support gives no verdict.
     fn fixture(&mut self, name: &str, file: &Path, body: impl FnOnce(&mut Fixture) -> Result<()>) -> Result<()> {
         let tensors = Tensors::open_files(&[file.to_path_buf()])?;
         let file = file.display().to_string();
-        let mut fixture = Fixture { name, file, tensors, precision: self.precision, checks: &mut self.checks };
+        let mut fixture = Fixture { name, file, tensors, single: self.single, checks: &mut self.checks };
         match body(&mut fixture) {
             Err(ModelError::Backend(BackendError::Unsupported(reason))) => {
-                fixture.add("*", Outcome::NotRun { not_run: reason });
+                let message = Some(format!("not run: {reason}"));
+                self.checks.push(Check { name: name.into(), message, ..Check::default() });
                 Ok(())
             }
             other => other,
@@ -225,17 +170,18 @@ struct Fixture<'a> {
     name: &'a str,
     file: String,
     tensors: Tensors,
-    precision: Precision,
+    single: bool,
     checks: &'a mut Vec<Check>,
 }
 
 impl Fixture<'_> {
-    fn add(&mut self, tensor: &str, outcome: Outcome) {
-        self.checks.push(Check { fixture: self.name.into(), tensor: tensor.into(), outcome });
+    fn add(&mut self, tensor: &str, error: f64, budget: f64) {
+        self.checks.push(Check::compared(format!("{} {tensor}", self.name), error, budget));
     }
 
     fn judge(&mut self, tensor: &str, kind: Kind, found: &[f32], golden: &[f32]) {
-        self.add(tensor, judged(self.precision, kind, found, golden));
+        let (error, budget) = judged(self.single, kind, found, golden);
+        self.add(tensor, error, budget);
     }
 
     fn compare(&mut self, tensor: &str, kind: Kind, found: &[f32]) -> Result<()> {
@@ -257,9 +203,9 @@ impl Fixture<'_> {
         found: &[Vec<Vec<u32>>],
         gap: impl Fn(usize, usize) -> Option<f32>,
     ) -> Result<()> {
-        if self.precision == Precision::Single {
+        if self.single {
             let error = wrong_choices(found, &self.selected(golden)?, gap) as f64;
-            self.add(name, Outcome::compared(error, 0.0));
+            self.add(name, error, 0.0);
         }
         Ok(())
     }
@@ -306,11 +252,13 @@ mod tests {
 
     #[test]
     fn a_nan_misses_every_budget() {
-        let missed = |outcome| Check { fixture: String::new(), tensor: String::new(), outcome }.missed();
-        for precision in [Precision::Single, Precision::Half] {
-            let judged = |found: &[f32], golden: &[f32]| judged(precision, Kind::Rows, found, golden);
-            assert!(missed(judged(&[1.0, f32::NAN, 1.0], &[1.0, 1.0, 1.0])));
-            assert!(missed(judged(&[1.0], &[1.0, 1.0])));
+        for single in [true, false] {
+            let missed = |found: &[f32], golden: &[f32]| {
+                let (error, budget) = judged(single, Kind::Rows, found, golden);
+                Check::compared("x", error, budget).missed()
+            };
+            assert!(missed(&[1.0, f32::NAN, 1.0], &[1.0, 1.0, 1.0]));
+            assert!(missed(&[1.0], &[1.0, 1.0]));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::lab::layers::numbers;
 use crate::lab::subject::Subject;
 use crate::model::{Checkpoint, Seen};
 
-use super::{Fixture, Kind, Outcome, Precision, Result};
+use super::{Fixture, Kind, Result};
 
 /// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and starts
 /// there from the dense state, so it follows the dense rule in this table.
@@ -159,10 +159,10 @@ impl<B: Backend> Replay<'_, '_, B> {
             let kind = if *mixer == Mixer::Lightning { Kind::State } else { Kind::Attention };
             f.compare(&key, kind, found(&key))?;
         }
-        if checked && f.precision == Precision::Single {
+        if checked && f.single {
             sums.insert(spec.mixers.len() + 1, logit_sums);
             for (i, error) in checksum_errors(&sums, &f.floats("checksums")?) {
-                f.add(&format!("checksums[{i}]"), Outcome::compared(error, 1e-5));
+                f.add(&format!("checksums[{i}]"), error, 1e-5);
             }
         }
         let positions = "selected_rows_positions";

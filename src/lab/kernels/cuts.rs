@@ -2,8 +2,9 @@
 //! refused rows must leave no trace. Resumption and lossless speculation depend on it.
 
 use super::cases::{Case, lightning_layer, sparse_layer, values};
-use super::checks::{Checks, same_bits};
+use super::same_bits;
 use crate::backend::{Backend, MassOf, Pass, Result};
+use crate::lab::checks::Checks;
 use crate::lab::layers::{Mode, Part, numbers};
 
 /// Rows of the verify passes, and how they are cut.

@@ -5,11 +5,12 @@ use anyhow::{bail, ensure};
 use half::bf16;
 
 use super::cases::{self, Case, Sizes};
-use super::checks::{Checks, same_bits};
+use super::same_bits;
 use super::table::{Group, NORM_LINEAR, Pair, operations_of};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, fp8};
+use crate::lab::checks::Checks;
 use crate::lab::layers::Mode;
 
 /// Widths of the compared rows: several pieces a thread, a narrow row, and more than a thread holds.

@@ -3,11 +3,11 @@
 use anyhow::{bail, ensure};
 
 use super::cases::{self, Case, Sizes};
-use super::checks::{Checks, Extent, relative, same_bits};
 use super::reference::Judged;
 use super::table::{
     ATTENTION, BF16, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, NORM_LINEAR, Pair, modes, name, operations_of,
 };
+use super::{Extent, relative, same_bits};
 use super::{cuts, fp8, ready};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
@@ -15,6 +15,7 @@ use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::prelude::*;
 use crate::backend::{Form, Pass, Result};
 use crate::engine::protocol::ImageTensor;
+use crate::lab::checks::Checks;
 use crate::lab::layers::{Mode, Part, Sparse, SparseRun, numbers};
 
 const PACKED_FORMS: [Form; 8] = [

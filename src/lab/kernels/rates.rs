@@ -12,6 +12,7 @@ use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result};
+use crate::lab::checks::Checks;
 use crate::lab::layers::{EPS, Mode, perform};
 
 #[derive(Clone, Debug, Serialize)]
@@ -43,28 +44,22 @@ const PREFILLS: usize = 3;
 type Work = (usize, usize);
 type Call<'a> = dyn FnMut(&mut Cuda, usize, Pass) -> Result<()> + 'a;
 
-/// Speeds of all operations; what failed, and why. Each entry is measured on its own, so that a failure hides no other.
-#[derive(Default)]
-pub struct Rates {
-    pub ceilings: Option<Ceilings>,
-    pub list: Vec<Rate>,
-    pub failed: Vec<(String, String)>,
+/// Speeds of all operations. Each is measured on its own, so that a failure hides no other: it is a check that misses.
+pub fn measure(dev: &mut Cuda, checks: &mut Checks) -> (Option<Ceilings>, Vec<Rate>) {
+    let mut bench = Bench { dev, checks, ceilings: None, list: Vec::new() };
+    let done = bench.run();
+    bench.checks.add("rates", || Ok(done?));
+    (bench.ceilings, bench.list)
 }
 
-pub fn measure(dev: &mut Cuda) -> Rates {
-    let mut bench = Bench { dev, rates: Rates::default() };
-    if let Err(e) = bench.run() {
-        bench.rates.failed.push(("rates".to_owned(), e.to_string()));
-    }
-    bench.rates
-}
-
-struct Bench<'a> {
+struct Bench<'a, 'c> {
     dev: &'a mut Cuda,
-    rates: Rates,
+    checks: &'a mut Checks<'c>,
+    ceilings: Option<Ceilings>,
+    list: Vec<Rate>,
 }
 
-impl Bench<'_> {
+impl Bench<'_, '_> {
     /// Measures each pass of `op`: a verify pass with each of `copies` in turn, a prefill pass with one. `work` has the
     /// bytes and the operations of a pass.
     fn measure(&mut self, name: &str, passes: &[Pass], copies: usize, work: &dyn Fn(Pass) -> Work, op: &mut Call) {
@@ -76,16 +71,16 @@ impl Bench<'_> {
             let ms = match self.time(pass, copies, op) {
                 Ok(ms) => ms,
                 Err(e) => {
-                    self.rates.failed.push((name, e.to_string()));
+                    self.checks.add(name, || Err(e.into()));
                     continue;
                 }
             };
             let (bytes, flops) = work(pass);
             let (gb_per_s, tflops) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
-            let most = self.rates.ceilings.unwrap_or_default();
+            let most = self.ceilings.unwrap_or_default();
             let (read, gemm) = (gb_per_s / most.read_gb_per_s.max(1e-9), tflops / most.gemm_tflops.max(1e-9));
             let (share, ceiling) = if read >= gemm { (read, "read") } else { (gemm, "gemm") };
-            self.rates.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
+            self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
         }
     }
 
@@ -104,7 +99,7 @@ impl Bench<'_> {
     }
 
     fn run(&mut self) -> Result<()> {
-        self.rates.ceilings = Some(self.dev.ceilings(2 << 30, 8192)?);
+        self.ceilings = Some(self.dev.ceilings(2 << 30, 8192)?);
         // The middle of a document, as during a long read.
         self.dev.segment_at(usize::MAX);
         for form in FORMS {

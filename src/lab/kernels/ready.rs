@@ -4,10 +4,11 @@
 use anyhow::ensure;
 
 use super::cases::{Case, lightning_layer, matrix, norm, sparse_layer, tokens, values};
-use super::checks::{Checks, same_bits};
+use super::same_bits;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
+use crate::lab::checks::Checks;
 use crate::lab::layers::EPS;
 
 const ROWS: [usize; 4] = [1, 3, 9, 16];

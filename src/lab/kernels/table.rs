@@ -4,11 +4,12 @@
 //! budget of its number types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use super::cases::{self, Case, Run};
-use super::checks::{Checks, relative, same_bits};
+use super::{relative, same_bits};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{Pass, Result};
+use crate::lab::checks::Checks;
 use crate::lab::layers::Mode;
 
 /// Outputs rounded to bf16, or sums of products of bf16 inputs.

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, anyhow, bail, ensure};
 
-use super::checks::{Checks, Extent, same_bits};
+use super::{Extent, same_bits};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
 use crate::backend::{BlockMass, GRID, MAX_VERIFY_ROWS, MassOf, TopLogits, synthetic_value};
 use crate::engine::protocol::{ImageTensor, Precision, StateImage, Token};
+use crate::lab::checks::Checks;
 use crate::lab::subject::Subject;
 use crate::model::{Checkpoint, Live, Sequence};
 
