@@ -201,7 +201,7 @@ impl Verb {
             self.unstopped()?;
             let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
             let options = LoadOptions { name: Some(name), ..LoadOptions::default() };
-            match found.and_then(|found| self.shaped(found, &options)) {
+            match found.and_then(|found| self.shaped(found.documents, &options)) {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
                 Err(why) => unread.push((path, why)),

@@ -221,7 +221,7 @@ impl Verb {
         let look = move |doing: &Doing| Looker::new(of, how, &doing.cancel);
         let looker = self.elsewhere(LOOKING.into(), "Nothing is followed.", look).await?;
         let looker = self.gathered(&paths, looker)?;
-        let documents = self.gather(&paths, &LoadOptions::default()).await?;
+        let documents = self.gather(&paths, &LoadOptions::default()).await?.documents;
 
         // Documents that this branch holds already count as files that changed.
         let held = self.paths_read();

@@ -241,8 +241,8 @@ impl Verb {
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
     async fn library_add(&mut self, path: &str) -> Done {
-        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
-        let documents = self.shaped(documents, &LoadOptions::default())?;
+        let found = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        let documents = self.shaped(found.documents, &LoadOptions::default())?;
         self.engine_ready().await?;
         let mut unread = self.library_read(documents).await?;
         // The command ends with the last failure.
