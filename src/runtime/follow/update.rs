@@ -8,6 +8,7 @@ use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
 use super::{LOOKING, Pending, What};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
+use crate::core::sanitize::in_markdown;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
 use crate::text::sources::follow::Follower;
 
@@ -165,7 +166,8 @@ impl Verb {
                 let before = std::mem::replace(&mut watch.answer, text.clone());
                 if before != text {
                     let before = if before.is_empty() { before } else { format!("\nBefore:\n\n{before}") };
-                    let page = format!("{question}\n\n{text}{before}\n/watch off ends it.\n");
+                    let shown = in_markdown(&question).replace('\n', "\\\n");
+                    let page = format!("{shown}\n\n{text}{before}\n/watch off ends it.\n");
                     self.report(Notice::Page { title: "Watched".into(), text: page });
                 }
             }

@@ -361,6 +361,10 @@ fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     t.send(Request::WatchNothing(None));
     t.note_with("1 question not watched any more");
     assert_eq!(t.note(Request::WatchNothing(None)), "No question was watched.");
+    // The page is Markdown, and the question is not.
+    t.send(Request::Watch(Some("1. Is *this*\n# the code?".into())));
+    let third = page(&mut t);
+    assert!(third.starts_with("1\\. Is \\*this\\*\\\n\\# the code?\n\n    "), "{third}");
     t.quit();
 }
 
