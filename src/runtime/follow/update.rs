@@ -44,7 +44,7 @@ impl Verb {
             };
             let size = match (&p.what, p.document()) {
                 (What::Unreadable(why), _) => why.clone(),
-                (_, Some((_, text, _))) => format!("{} tokens", grouped(self.count(&text)?)),
+                (_, Some((_, text, _))) => counted(self.count(&text)?, "token"),
                 (_, None) => String::new(),
             };
             text.push_str(&format!("    {word:<10}  {}  {size}\n", p.name));
