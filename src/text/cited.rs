@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use crate::core::transcript::{Match, Quote};
 use extract::{Cut, quoted};
-use fold::{COMMON, Word, gap, hash, words};
+use fold::{Word, gap, hash, words};
 
 /// Least number of words of a quote, and words of an indexed run. A close match has at least four words in one run,
 /// because 85 % of five or six words are all of them.
@@ -253,11 +253,8 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
 
 /// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
 pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64)> {
-    let is_topic = |word: &&Word| {
-        let word = text.get(word.start as usize..word.end as usize).unwrap_or_default();
-        word.len() > 3 && !COMMON.split(' ').any(|common| common.eq_ignore_ascii_case(word))
-    };
-    let topics: HashSet<u64> = words(text).iter().filter(is_topic).map(|word| word.folded).collect();
+    let topics: HashSet<u64> =
+        words(text).iter().filter(|word| word.is_topical(text)).map(|word| word.folded).collect();
     let (mut total, mut counts, mut found) = (0_u32, HashMap::new(), Vec::new());
     for (i, document) in documents.iter().enumerate() {
         for word in &document.index.words {

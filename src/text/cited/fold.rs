@@ -17,8 +17,15 @@ pub(super) struct Word {
 }
 
 /// Longer words that say nothing about what a text is about.
-pub(super) const COMMON: &str =
-    "about does from have many much that their there they this what when where which with would your";
+const COMMON: &str = "about does from have many much that their there they this what when where which with would your";
+
+impl Word {
+    /// Whether it may be a topic of the text.
+    pub(super) fn is_topical(&self, text: &str) -> bool {
+        let word = text.get(self.start as usize..self.end as usize).unwrap_or_default();
+        word.len() > 3 && !COMMON.split(' ').any(|common| common.eq_ignore_ascii_case(word))
+    }
+}
 
 pub(super) fn hash(of: impl Iterator<Item = impl Hash>) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -46,6 +53,10 @@ fn is_invisible(c: char) -> bool {
 
 fn is_hyphen(c: char) -> bool {
     matches!(c, '-' | '\u{2010}'..='\u{2013}')
+}
+
+fn is_apostrophe(c: char) -> bool {
+    matches!(c, '\'' | '’' | '‘' | 'ʼ')
 }
 
 /// Marks between words in one form, without white space and the emphasis of Markdown.
@@ -111,7 +122,7 @@ fn joins(word: &str, mark: char, rest: &mut std::str::CharIndices<'_>) -> bool {
     if is_invisible(mark) {
         return true;
     }
-    if !is_hyphen(mark) && !matches!(mark, '\'' | '’' | '‘' | 'ʼ') {
+    if !is_hyphen(mark) && !is_apostrophe(mark) {
         return false;
     }
     let mut ahead = rest.clone();

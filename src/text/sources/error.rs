@@ -85,10 +85,8 @@ impl Problem {
 
     /// The outcome for a file alone, where the problem names no next step.
     fn outcome(&self) -> &'static str {
-        match self {
-            Problem::Advised(_) | Problem::NeedsConverter { .. } | Problem::TooLarge { .. } => "",
-            _ => " Nothing was loaded.",
-        }
+        let names_one = matches!(self, Problem::Advised(_) | Problem::NeedsConverter { .. } | Problem::TooLarge { .. });
+        if names_one { "" } else { " Nothing was loaded." }
     }
 
     /// A converter to use in place of the reader here, if one is known.
