@@ -109,7 +109,7 @@ impl Verb {
 
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
         let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
-        if new.is_empty() || self.options.config.follow.new == NewFiles::Take {
+        if new.is_empty() || self.options.config.follow.new != NewFiles::Ask {
             return Ok(true);
         }
         if !asks {
