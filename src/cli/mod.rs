@@ -220,7 +220,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // Only a command that begins to keep something makes the data directory.
     let is_there = !task.needs_kept() || context.dirs.data.exists();
-    if !is_there && (named || !task.only_looks()) {
+    if named && !is_there {
         let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
         if !(json && task.only_looks()) {
             return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
