@@ -103,12 +103,12 @@ fn understood(mut burst: Vec<TermEvent>, continues: bool) -> (Vec<Event>, bool) 
     let keys = burst.split_off(end).into_iter().filter_map(translate);
     let long = typed.len() >= PASTED;
     let paste = if continues && typed.len() > 1 { Some(typed.iter().collect()) } else { pasted(&typed) };
-    let goes_on = paste.is_some() || long && typed.last() != Some(&'\r');
+    let may_continue = paste.is_some() || long && typed.last() != Some(&'\r');
     let events: Vec<Event> = match paste {
         Some(text) => vec![Event::Paste(text)],
         None => burst.into_iter().filter(|event| !long || text(event).is_some()).filter_map(translate).collect(),
     };
-    (events.into_iter().chain(keys).collect(), goes_on)
+    (events.into_iter().chain(keys).collect(), may_continue)
 }
 
 impl Bursts {
@@ -153,8 +153,8 @@ impl Bursts {
             burst.push(next);
             wait = if continues || typed >= PASTED { PASTING } else { BURST };
         }
-        let (events, goes_on) = understood(burst, continues);
-        self.pasted = goes_on.then(Instant::now);
+        let (events, may_continue) = understood(burst, continues);
+        self.pasted = may_continue.then(Instant::now);
         Ok(events)
     }
 
