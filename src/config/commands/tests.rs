@@ -9,11 +9,11 @@ fn unknown_command_names_the_nearest() {
 
 #[test]
 fn off_and_show_are_no_system_texts() {
-    let asked = |line: &str| parse(line, None).unwrap().outcome;
+    let outcome = |line: &str| parse(line, None).unwrap().outcome;
     for (line, text) in
         [("/system off", Some("")), ("/system show", None), ("/system", None), ("/system Off.", Some("Off."))]
     {
-        assert_eq!(asked(line), Outcome::Runtime(Request::System(text.map(str::to_owned))), "{line}");
+        assert_eq!(outcome(line), Outcome::Runtime(Request::System(text.map(str::to_owned))), "{line}");
     }
 }
 
