@@ -55,8 +55,8 @@ impl Verb {
             NewFiles::Take => "reads new files",
             NewFiles::Ignore => "ignores new files",
         };
-        text.push_str(&match pending.is_empty() {
-            true => "Nothing changed since it was read.\n".to_owned(),
+        text.push_str(&match pending.iter().all(|p| matches!(p.what, What::Unreadable(_))) {
+            true => "No text changed since it was read.\n".to_owned(),
             false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });

@@ -393,6 +393,9 @@ fn named_files_that_cannot_be_read_are_all_named_and_read_once_they_can() {
     let skipped: Vec<&str> = skipped.collect();
     assert!((0..7).all(|n| skipped[n].contains(&format!("named{n}.bin: not text"))), "{skipped:?}");
     assert_eq!((skipped.len(), skipped[12]), (13, "Skipped 2 more."), "{skipped:?}");
+    t.send(Request::Changes);
+    let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+    assert_eq!(page, "No text changed since it was read.\n");
     let mut seen = t.seen.len();
     write("named3.bin", b"Readable by now.\n");
     changed(&mut t, 1);
