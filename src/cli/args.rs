@@ -241,21 +241,27 @@ pub enum Task {
 }
 
 impl Task {
-    /// Whether it looks at what is kept, and has nothing to do where there is none.
+    /// Whether it only looks at what is kept.
     pub fn only_looks(&self) -> bool {
+        let Task::Command(command) = self else { return false };
+        match command {
+            Command::Ls(_) | Command::Show { .. } | Command::Search { .. } | Command::Export(_) => true,
+            Command::AskAll(_) | Command::Park | Command::Library(LibraryCommand::Ls) => true,
+            Command::Prune(args) => args.dry_run,
+            _ => false,
+        }
+    }
+
+    /// Whether it has nothing to do where nothing is kept.
+    pub fn needs_kept(&self) -> bool {
         match self {
-            Task::Ask(_) | Task::Chat(_) => false,
-            Task::Command(Command::Prune(args)) => args.dry_run,
-            Task::Command(command) => matches!(
-                command,
-                Command::Ls(_)
-                    | Command::Show { .. }
-                    | Command::Search { .. }
-                    | Command::Export(_)
-                    | Command::AskAll(_)
-                    | Command::Park
-                    | Command::Library(LibraryCommand::Ls)
-            ),
+            Task::Ask(ask) => ask.session != SessionChoice::New,
+            // The last one may be named by the settings, and then a chat begins without one.
+            Task::Chat(chat) => matches!(chat.session, SessionChoice::Named(_) | SessionChoice::Pick),
+            Task::Command(Command::Rm { .. } | Command::Prune(_)) => true,
+            Task::Command(Command::Library(LibraryCommand::Rm { .. } | LibraryCommand::Prune)) => true,
+            Task::Command(Command::Doctor(args)) => args.check,
+            Task::Command(_) => self.only_looks(),
         }
     }
 }

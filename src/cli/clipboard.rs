@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::dirs::make_private;
-use crate::core::plain_words;
+use crate::core::{counted, plain_words};
 use crate::tui::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.
@@ -93,7 +93,7 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
 
 /// Copies. The report's part before the first semicolon is the most important one.
 pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
-    let count = crate::tui::entry::grouped(text.chars().count() as u64);
+    let count = counted(text.chars().count() as u64, "character");
     let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {}", d.display(), plain_words(&e))));
     let path = match &file {
         Some(Ok(p)) => format!("; also in {}", p.display()),
@@ -101,22 +101,18 @@ pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String
     };
     let tools = if place.method == ClipboardMethod::Auto { place.tools } else { &[] };
     if let Some(tool) = tools.iter().find(|tool| by_tool(tool, text)).and_then(|tool| tool.first()) {
-        return Ok(format!("Copied {count} characters ({tool}){path}"));
+        return Ok(format!("Copied {count} ({tool}){path}"));
     }
     let sequence = (place.method != ClipboardMethod::File).then(|| osc52(text, place.tmux));
     let too_long = sequence.as_ref().is_some_and(|sequence| sequence.len() > OSC52_LIMIT);
     if let Some(sequence) = sequence.filter(|_| !too_long)
         && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok()
     {
-        return Ok(format!(
-            "Copied {count} characters through the terminal (OSC 52); not every terminal takes them{path}"
-        ));
+        return Ok(format!("Copied {count} through the terminal (OSC 52); not every terminal takes them{path}"));
     }
     match file {
-        Some(Ok(p)) if too_long => {
-            Ok(format!("Too long for a terminal's clipboard: {count} characters in {}", p.display()))
-        }
-        Some(Ok(p)) => Ok(format!("Wrote {count} characters to {}", p.display())),
+        Some(Ok(p)) if too_long => Ok(format!("Too long for a terminal's clipboard: {count} in {}", p.display())),
+        Some(Ok(p)) => Ok(format!("Wrote {count} to {}", p.display())),
         Some(Err(why)) => Err(format!("Nothing was copied: {why}")),
         None => Err("Nothing was copied: the terminal does not support it and there is no state directory".into()),
     }

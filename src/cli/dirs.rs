@@ -54,10 +54,6 @@ impl Dirs {
     pub fn kept_weights(&self) -> PathBuf {
         self.data.join(places::WEIGHTS)
     }
-
-    pub fn config_file(&self) -> PathBuf {
-        self.config.join(places::CONFIG_FILE)
-    }
 }
 
 pub fn make_private(dir: &Path) -> std::io::Result<()> {

@@ -29,8 +29,7 @@ impl Spool {
             return Err(Failure::usage("--follow - follows a pipe: COMMAND | sala-chat --follow -"));
         }
         let input = fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(|e| failed("standard input", e.into()))?;
-        let terminal = File::open("/dev/tty");
-        let terminal = terminal.map_err(|e| failed("no terminal for your questions", e))?;
+        let terminal = File::open("/dev/tty").map_err(|e| failed("no terminal for your questions", e))?;
         rustix::stdio::dup2_stdin(&terminal).map_err(|e| failed("the terminal", e.into()))?;
         let folder = tempfile::Builder::new().prefix(pipe::SPOOL).tempdir();
         let folder = folder.map_err(|e| failed("no temporary folder", e))?;

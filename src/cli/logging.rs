@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
+use super::about;
 use super::dirs::{Dirs, make_private};
 use crate::config::settings::LogConfig;
 use crate::text::clock;
@@ -102,10 +103,9 @@ pub(super) fn keep_report(state: &Path, info: &PanicHookInfo<'_>) -> Option<Path
     let first = format!("panic at {place}: {message}");
     tracing::error!("{first}");
     let report = format!(
-        "{first}\nsala-chat {} on {} {}, thread {}\n\n{}\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
+        "{first}\n{} on {}, thread {}\n\n{}\n",
+        about::program(),
+        about::system(),
         thread.name().unwrap_or("without name"),
         Backtrace::force_capture()
     );

@@ -55,6 +55,7 @@ use serde_json::Value;
 
 use crate::config::settings::{self, Config, Loaded, Origin};
 pub use crate::core::Exit;
+use crate::core::places;
 use crate::core::sanitize::Clean;
 use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand, Task};
@@ -141,7 +142,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
         let failed = written.inspect_err(|why| out::err_line(&Clean::line(why))).is_err();
         return if failed { Exit::Failure.code() } else { Exit::Ok.code() };
     }
-    signals::outlive_file_limits();
+    // A write beyond `ulimit -f` fails instead of ending the process. A handler: children inherit ignored signals.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
     match run(&arguments, laboratory) {
         Ok(exit) => exit.code(),
@@ -178,7 +180,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         Err(e) => return Err(command_line(&e, arguments)),
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
-    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
+    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config.join(places::CONFIG_FILE));
     let sets = matches!(&cli.command, Some(Command::Config(ConfigCommand::Set { .. })));
     if cli.global.config.is_some() && !sets && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
@@ -216,11 +218,11 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let more = warnings.len().saturating_sub(WARNINGS);
     let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
-    // Read-only commands create no data directory.
-    let is_there = !task.only_looks() || context.dirs.data.exists();
+    // Only a command that begins to keep something makes the data directory.
+    let is_there = !task.needs_kept() || context.dirs.data.exists();
     if named && !is_there {
         let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
-        if !json {
+        if !(json && task.only_looks()) {
             return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
         }
         context.warn(&why);

@@ -9,6 +9,7 @@ use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigab
 use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
+use crate::core::counted;
 use crate::core::sanitize::Clean;
 use crate::model::format::Format;
 use crate::text::TextModel;
@@ -16,18 +17,16 @@ use crate::tui::status::duration;
 
 const SETTINGS_BYTES: u64 = 4 << 20;
 
-pub fn not_installed(config: &ModelConfig) -> Failure {
-    Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
-        .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
-}
-
 fn model_folder(context: &Context) -> Result<PathBuf, Failure> {
     let config = &context.config().model;
     match context.config().model_source() {
         ModelSource::Demo => Err(Failure::new(Exit::Failure, "the built-in model has no folder")),
         ModelSource::Synthetic(_) => Err(Failure::new(Exit::Failure, "a synthetic model has no folder")),
         ModelSource::Path(path) => Ok(PathBuf::from(path)),
-        ModelSource::Auto => installed(config).ok_or_else(|| not_installed(config)),
+        ModelSource::Auto => installed(config).ok_or_else(|| {
+            Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
+                .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
+        }),
     }
 }
 
@@ -106,7 +105,8 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             (format!("{}{more} in {at}: damaged", Clean::line(first)), hint)
         }
         (None, all) => {
-            (format!("{} damaged file(s) in {at}", all.len()), "Remove them, then: sala-chat model download")
+            let damaged = counted(all.len() as u64, "damaged file");
+            (format!("{damaged} in {at}"), "Remove what is damaged, then: sala-chat model download")
         }
     };
     Err(Failure::new(Exit::NoModel, text).hint(hint))

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::args::{ExportArgs, LsArgs};
 use super::columns::{line_cells, name_column, when};
@@ -75,8 +75,13 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
     if args.trash {
         let records = store.sessions(SessionFilter::Trashed, open::LISTED)?;
-        return context
-            .result(|| records.iter().map(|r| trashed_row(&store, r)).collect(), || trashed(&store, &records));
+        let row = |r: &SessionRecord| {
+            json!({
+                "id": r.id.0, "name": r.name, "title": r.title, "messages": r.messages, "tokens": r.tokens,
+                "trashed_ms": r.trashed_ms, "goes_ms": store.leaves_trash_ms(r)
+            })
+        };
+        return context.result(|| records.iter().map(row).collect(), || trashed(&store, &records));
     }
     let records = store.sessions(SessionFilter::Live, open::LISTED)?;
     // Without sizes the list is still useful; texts are counted only if shown.
@@ -101,13 +106,6 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         lines.join("\n")
     };
     context.result(json, text)
-}
-
-fn trashed_row(store: &Store, r: &SessionRecord) -> Value {
-    json!({
-        "id": r.id.0, "name": r.name, "title": r.title, "messages": r.messages, "tokens": r.tokens,
-        "trashed_ms": r.trashed_ms, "goes_ms": store.leaves_trash_ms(r)
-    })
 }
 
 fn trashed(store: &Store, records: &[SessionRecord]) -> String {

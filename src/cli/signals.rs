@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_current_process_group};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGXFSZ};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
@@ -35,11 +35,6 @@ pub enum Outside {
 pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
     let ignored = |signal: i32| action(signal, None).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN);
     signals.iter().copied().filter(|signal| !matches!(*signal, SIGHUP | SIGINT) || !ignored(*signal)).collect()
-}
-
-/// Makes a write beyond `ulimit -f` fail instead of ending the process. A handler, because children inherit ignored signals.
-pub(super) fn outlive_file_limits() {
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Looks for SIGCONT, 5 ms apart: another thread may handle it.
@@ -184,15 +179,19 @@ fn end_now(signal: i32) {
 }
 
 pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
-    std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
+    let guard = std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
         wait_for_hangup();
-        silence_stdin();
+        // The reading end of a pipe takes the place of standard input; its writing end stays open and silent.
+        if let Ok((read, write)) = std::io::pipe() {
+            let _ = rustix::stdio::dup2_stdin(&read);
+            std::mem::forget((read, write));
+        }
         let _ = to.send(Outside::Hangup);
         std::thread::sleep(HANGUP_GRACE);
         // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
         std::process::exit(Exit::HANGUP.into());
-    })?;
-    Ok(())
+    });
+    guard.map(drop)
 }
 
 fn wait_for_hangup() {
@@ -207,14 +206,6 @@ fn wait_for_hangup() {
             // Signals interrupt the wait; a kernel that returns without a reason must not make us spin.
             Ok(_) | Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
-    }
-}
-
-/// Puts the reading end of a pipe in the place of standard input. Its writing end stays open and silent.
-fn silence_stdin() {
-    if let Ok((read, write)) = std::io::pipe() {
-        let _ = rustix::stdio::dup2_stdin(&read);
-        std::mem::forget((read, write));
     }
 }
 

@@ -13,8 +13,8 @@ use super::{
     refused, segments,
 };
 use crate::config::settings::SaveStates;
-use crate::core::now_ms;
 use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
+use crate::core::{counted, now_ms};
 use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
 use crate::store::{DocumentRecord, SegmentId};
@@ -99,21 +99,22 @@ impl Verb {
             Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
         };
         let answers: Vec<Entry> = shelved.into_iter().map(entry).collect();
-        let count = answers.iter().filter(|a| a.row.failed.is_none()).count();
-        self.activity(Activity::Busy { what: format!("asking {count} documents") });
+        let count = counted(answers.iter().filter(|a| a.row.failed.is_none()).count() as u64, "document");
+        self.activity(Activity::Busy { what: format!("asking {count}") });
         let mut fan = AskAll { question, sampling: self.greedy(), answers };
         let started = Instant::now();
         fan.report(self, false);
         let done = self.fan_out(&mut fan, Work::Branches).await;
         fan.report(self, true);
         self.report_meters();
-        let (answered, of, seconds) = (fan.answered(), fan.answers.len(), started.elapsed().as_secs_f64());
+        let (answered, seconds) = (fan.answered(), started.elapsed().as_secs_f64());
+        let of = counted(fan.answers.len() as u64, "document");
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
         // The command line lists them with the answers.
         let shown = if self.attendance == Attendance::Present { SHOWN_REASONS } else { 0 };
         let reason = |a: &Entry| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
         let reasons: String = fan.answers.iter().filter_map(reason).take(shown).collect();
-        self.info(format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s.{reasons}"));
+        self.info(format!("{stopped}{answered} of {of} answered in {seconds:.1} s.{reasons}"));
         let serial = self.here.serial;
         self.tables.insert(serial, Rc::new(fan));
         done
@@ -192,7 +193,7 @@ impl Verb {
             self.unstopped()?;
             let found = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
             let options = LoadOptions { name: Some(name), ..LoadOptions::default() };
-            match found.and_then(|found| self.shaped(found, &options)) {
+            match found.and_then(|found| self.shaped(found.documents, &options)) {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
                 Err(why) => unread.push((path, why)),
@@ -377,7 +378,7 @@ impl Fan for AskAll {
             (Ok(_), None) | (Err(RuntimeError::Stopped), _) => {}
             (Err(e), _) => entry.row.failed = Some(e.to_string()),
         }
-        let of = self.answers.iter().filter(|a| a.row.failed.is_none()).count();
-        runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
+        let of = counted(self.answers.iter().filter(|a| a.row.failed.is_none()).count() as u64, "document");
+        runtime.working(Activity::Busy { what: format!("{} of {of} answered", self.answered()) });
     }
 }

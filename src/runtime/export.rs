@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::task::Doing;
 use super::{Done, Notice, RuntimeError, SaveState, State, Verb, grouped, refused};
-use crate::core::bytes;
 use crate::core::files::below_home;
 use crate::core::sanitize::sanitize_line;
+use crate::core::{bytes, counted};
 use crate::runtime::protocol::ExportFormat;
 use crate::store::{Imported, Overwrite, Scope, StoreError, Watch};
 
@@ -18,11 +18,11 @@ pub fn imported_line(imported: &Imported) -> String {
     let names: Vec<String> = named.collect();
     let more = match imported.sessions.len().saturating_sub(NAMED) {
         0 => String::new(),
-        n => format!(" and {} more sessions", grouped(n as u64)),
+        n => format!(" and {}", counted(n as u64, "more session")),
     };
     let state = match (&imported.text_only, imported.state_tokens) {
         (Some(why), _) => format!(" {why}"),
-        (None, n) => format!(" The state of {} tokens was imported.", grouped(n)),
+        (None, n) => format!(" The state of {} was imported.", counted(n, "token")),
     };
     let place = match imported.without_place {
         0 => "",
@@ -36,8 +36,8 @@ pub fn imported_line(imported: &Imported) -> String {
         None => String::new(),
         Some(words) => format!(" Not imported: {}.", sanitize_line(&words)),
     };
-    let messages = grouped(imported.messages);
-    format!("{messages} messages imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
+    let messages = counted(imported.messages, "message");
+    format!("{messages} imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
 }
 
 impl State {

@@ -20,6 +20,7 @@ use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Update};
 use crate::runtime::protocol::LoadOptions;
 use crate::text::pipe::is_spool;
+use crate::text::sources::Gathered;
 use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
 pub(super) use versions::{Version, versions};
 
@@ -109,8 +110,10 @@ impl State {
     fn pending(&self, path: &[&Message]) -> Vec<Pending> {
         let Some(followed) = self.following() else { return Vec::new() };
         let known: HashMap<&str, Version<'_>> = versions(path).into_iter().map(|v| (v.path, v)).collect();
-        let ignored =
-            |path: &String| self.options.config.follow.new == NewFiles::Ignore || followed.left_out.contains(path);
+        // A named file is never ignored: it may be readable only now.
+        let ignores =
+            |path: &String| self.options.config.follow.new == NewFiles::Ignore && !followed.paths.contains(path);
+        let ignored = |path: &String| ignores(path) || followed.left_out.contains(path);
         let differs = |(path, (name, now)): (&String, &(String, OnDisk))| {
             let text = match now {
                 OnDisk::Text(text) => text.as_str(),
@@ -172,21 +175,19 @@ impl State {
 
     pub fn follow_nothing(&mut self) -> Done {
         let followed = self.follows.by_session.remove(&self.here.serial);
-        let ended = followed.map(|followed| format!("{} no longer followed.", followed.list()));
+        let ended = followed.map(|followed| format!("{} no longer followed.", list(&followed.paths)));
         self.info(ended.as_deref().unwrap_or(NOTHING));
         self.show_changed();
         Ok(())
     }
 }
 
-impl Followed {
-    /// `src and plan.md are`.
-    fn list(&self) -> String {
-        let verb = if self.paths.len() == 1 { "is" } else { "are" };
-        let shown = |path: &String| if is_spool(path) { "standard input".to_owned() } else { path.clone() };
-        let paths: Vec<String> = self.paths.iter().map(shown).collect();
-        format!("{} {verb}", sanitize_line(&paths.join(", ")))
-    }
+/// `src and plan.md are`.
+fn list(paths: &[String]) -> String {
+    let verb = if paths.len() == 1 { "is" } else { "are" };
+    let shown = |path: &String| if is_spool(path) { "standard input".to_owned() } else { path.clone() };
+    let paths: Vec<String> = paths.iter().map(shown).collect();
+    format!("{} {verb}", sanitize_line(&paths.join(", ")))
 }
 
 fn with_moves(pending: Vec<Pending>) -> Vec<Pending> {
@@ -206,7 +207,7 @@ impl Verb {
     pub async fn follow(&mut self, paths: Vec<String>) -> Done {
         if paths.is_empty() {
             let followed =
-                self.following().map(|followed| format!("{} followed. /follow off ends it.", followed.list()));
+                self.following().map(|followed| format!("{} followed. /follow off ends it.", list(&followed.paths)));
             return self.say(followed.as_deref().unwrap_or(NOTHING));
         }
         self.here.may_write()?;
@@ -214,14 +215,14 @@ impl Verb {
         if let Some(followed) = self.following() {
             paths.retain(|path| !followed.paths.contains(path));
             if paths.is_empty() {
-                return refused(format!("{} followed already.", followed.list()));
+                return refused(format!("{} followed already.", list(&followed.paths)));
             }
         }
         let (of, how) = (paths.clone(), self.options.sources.clone());
         let look = move |doing: &Doing| Looker::new(of, how, &doing.cancel);
         let looker = self.elsewhere(LOOKING.into(), "Nothing is followed.", look).await?;
         let looker = self.gathered(&paths, looker)?;
-        let documents = self.gather(&paths, &LoadOptions::default()).await?;
+        let Gathered { documents, skipped } = self.gather(&paths, &LoadOptions::default()).await?;
 
         // Documents that this branch holds already count as files that changed.
         let held = self.paths_read();
@@ -250,8 +251,12 @@ impl Verb {
         followed.paths.extend(paths);
         followed.left_out.extend(left_out);
         followed.on_disk.extend(known);
-        let text = format!("{} followed: /changes lists what changed, the next question reads it.", followed.list());
-        self.info(text);
+        let (unread, read): (Vec<String>, Vec<String>) =
+            followed.paths.iter().cloned().partition(|path| skipped.iter().any(|skipped| skipped.name == *path));
+        self.info(format!("{} followed: /changes lists what changed, the next question reads it.", list(&read)));
+        if !unread.is_empty() {
+            self.warn(format!("{} not read: the next question reads what can be read by then.", list(&unread)));
+        }
         self.show_changed();
         Ok(())
     }

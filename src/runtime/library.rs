@@ -173,13 +173,13 @@ impl State {
 
     fn library_has(&self, document: Option<Message>, stats: &PrefillStats) {
         let Some(info) = document.and_then(|m| m.meta.document) else { return };
-        let (read, all) = (grouped(stats.read), grouped(info.tokens));
+        let (read, all) = (grouped(stats.read), counted(info.tokens, "token"));
         let what = match self.engine.server() {
-            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
+            Some(_) => format!("about {all}, as text alone: a server keeps no state"),
             None if self.disk.policy == SaveStates::Never => {
-                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
+                format!("{all}, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
             }
-            None => format!("{all} tokens, {read} read"),
+            None => format!("{all}, {read} read"),
         };
         self.info(format!("{} is in the library: {what}.", info.name));
     }
@@ -241,8 +241,8 @@ impl Verb {
 
     /// Reads files after the system text of new sessions and keeps the state. The conversation does not change.
     async fn library_add(&mut self, path: &str) -> Done {
-        let documents = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
-        let documents = self.shaped(documents, &LoadOptions::default())?;
+        let found = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        let documents = self.shaped(found.documents, &LoadOptions::default())?;
         self.engine_ready().await?;
         let mut unread = self.library_read(documents).await?;
         // The command ends with the last failure.

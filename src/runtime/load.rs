@@ -58,7 +58,7 @@ struct Load {
 impl Verb {
     pub async fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
         self.here.may_write()?;
-        let mut documents = self.gather(&paths, &options).await?;
+        let mut documents = self.gather(&paths, &options).await?.documents;
         documents.extend(self.library_documents(&options.library)?);
         self.load_documents(documents, &options).await
     }

@@ -139,21 +139,28 @@ impl Verb {
         self.go(Some(end), what, "").await
     }
 
+    /// An empty text removes it.
     pub async fn system_text(&mut self, text: Option<String>) -> Done {
+        let present = self.present_system_text().unwrap_or_default();
+        let none = "There is no system text. `/system TEXT` sets one.";
         let Some(text) = text else {
-            let shown = self.present_system_text();
-            let text = shown.unwrap_or_else(|| "There is no system text. `/system TEXT` sets one.".into());
-            return self.page("System text", text);
+            return self.page("System text", if present.is_empty() { none.into() } else { present });
         };
         self.here.may_write()?;
         // The text may be an edit from `/system edit`.
-        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
+        let text = Some(edited(&present, &text)).filter(|text| !text.is_empty());
+        if text.is_none() && present.is_empty() {
+            return self.say(none.replace('`', ""));
+        }
         if self.here.tree.is_empty() {
             self.move_head(None)?;
-            self.here.system = Some(text);
+            let done = match text {
+                Some(_) => "The system text is set; it is read with the first question.",
+                None => "The system text is removed.",
+            };
+            self.here.system = text;
             self.show_session();
-            self.info("The system text is set; it is read with the first question.");
-            return Ok(());
+            return self.say(done);
         }
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
@@ -168,9 +175,9 @@ impl Verb {
         }
         let path = self.here.tree.path();
         let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-        self.here.system = Some(text.clone());
-        let root = self.draft(Role::System, None, text);
-        let copy = [root].into_iter().chain(rest).collect();
+        self.here.system.clone_from(&text);
+        let root = text.map(|text| self.draft(Role::System, None, text));
+        let copy = root.into_iter().chain(rest).collect();
         self.rebuild(None, copy, "System text changed, now at").await
     }
 
@@ -325,7 +332,8 @@ impl State {
     fn present_system_text(&self) -> Option<String> {
         let path = self.here.tree.path();
         let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
-        first.or_else(|| self.here.system.clone()).filter(|t| !t.is_empty())
+        // A conversation that began without one has none.
+        first.or_else(|| self.here.system.clone().filter(|_| path.is_empty())).filter(|t| !t.is_empty())
     }
 
     /// `/system edit`: sends the command that would set the present text, for the user to change.

@@ -59,7 +59,7 @@ impl Verb {
 
     async fn ask_along(&mut self, question: String, document: Option<DocumentInfo>, places: Vec<Place>) -> Done {
         let (started, of) = (Instant::now(), places.len());
-        self.activity(Activity::Busy { what: format!("asking at {of} places") });
+        self.activity(Activity::Busy { what: format!("asking at {}", counted(of as u64, "place")) });
         let branch = |place: &Place| self.question_after(&place.path, &place.rendered, self.greedy());
         let branches = places.iter().map(branch).collect();
         let grown = self.all_of(branches, Some("places asked"), Work::Branches).await?;

@@ -39,11 +39,6 @@ fn host_of(authority: &str) -> Option<&str> {
     }
 }
 
-/// Whether a page cannot have made this name resolve to this machine.
-fn is_this_machine(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
 pub(super) fn allowed_page(allowed: &str, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     let named = origin.to_str().ok()?;
@@ -93,7 +88,10 @@ pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, heade
             (None, Some(host)) => host.to_str().ok(),
             (None, None) => return refuse(400, "invalid_host", "a Host header is needed"),
         };
-        if named.and_then(host_of).is_some_and(is_this_machine) {
+        // No page can have made these names resolve to this machine.
+        let is_own = |ip: IpAddr| ip.is_loopback();
+        let own = |host: &str| host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_own);
+        if named.and_then(host_of).is_some_and(own) {
             return Ok(());
         }
         let message = "the Host header must be localhost or a loopback address, with nothing but a port behind it";

@@ -14,7 +14,7 @@ use super::{Fields, Refusal, Result, kind, leave_out, locked};
 use crate::config::settings::LoadConfig;
 use crate::core::{counted, plain_words};
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, Cause, Remark, SourceError, SourceOptions};
+use crate::text::sources::{self, Cause, Problem, Remark, SourceError, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, decode};
 
 const PDF: &str = "application/pdf";
@@ -323,17 +323,20 @@ fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<St
     std::fs::write(&file, bytes).map_err(|e| fault(plain_words(&e)))?;
     let (reader, all) = (context.program.clone(), SourceOptions::new(&LoadConfig::default()));
     let options = SourceOptions { reader, max_file_bytes: *room, convert_time: time(), ..all };
-    let read = sources::gather(&[file.display().to_string()], &options, &context.ended).map_err(|e| match e {
-        SourceError::NoTextLayer { pages, .. } => {
+    let unread = |problem: Problem| match problem {
+        Problem::NoTextLayer { pages } => {
             wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
         }
-        SourceError::NeedsConverter { .. } => wrong("is no PDF".to_owned()),
-        SourceError::Io { reason, .. } => fault(reason),
-        SourceError::Document { reason, cause: Cause::Start, .. } => fault(reason),
-        SourceError::TooLarge { .. } | SourceError::Document { cause: Cause::Size, .. } => beyond(),
-        SourceError::Document { .. } if time().is_zero() => beyond(),
-        SourceError::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
-        other => wrong(format!("cannot be read: {}", other.to_string().replace(&file.display().to_string(), name))),
+        Problem::NeedsConverter { .. } => wrong("is no PDF".to_owned()),
+        Problem::Io(reason) | Problem::Document { reason, cause: Cause::Start, .. } => fault(reason),
+        Problem::TooLarge { .. } | Problem::Document { cause: Cause::Size, .. } => beyond(),
+        Problem::Document { .. } if time().is_zero() => beyond(),
+        Problem::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
+        other => wrong(format!("cannot be read: {other}")),
+    };
+    let read = sources::gather(&[file.display().to_string()], &options, &context.ended).map_err(|e| match e {
+        SourceError::File { problem, .. } => unread(problem),
+        other => wrong(format!("cannot be read: {other}")),
     });
     let document = read?.documents.pop().ok_or_else(|| wrong("is empty".into()))?;
     *room = room.saturating_sub(document.text.len() as u64);

@@ -136,7 +136,8 @@ pub(super) fn arrive(session: SessionJson, store: &Store) -> Result<Arrived, Str
     let name = plain_name(&name);
     let new = NewSession { id: session, name, settings, head: None, forked_from: None };
     let mut changes = vec![Change::CreateSession(new)];
-    let last = last_leaf(&messages);
+    let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
+    let last = messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id));
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
     let mut messages: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     for at in order {
@@ -160,11 +161,6 @@ pub(super) fn arrive(session: SessionJson, store: &Store) -> Result<Arrived, Str
         changes.push(Change::Title { session, title, by: TitleBy::Person });
     }
     Ok(Arrived { id: session, changes, new_ids, at_last_message })
-}
-
-fn last_leaf(messages: &[Message]) -> Option<MessageId> {
-    let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
-    messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
 
 pub(super) fn plain_name(name: &str) -> String {

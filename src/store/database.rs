@@ -163,7 +163,9 @@ impl Store {
         if ids.is_empty() || ids.start <= after {
             // Another process may own the rest of its millisecond.
             let least = if after < FAR { after + 1 } else { (after / ID_BLOCK + 1) * ID_BLOCK };
-            let block = self.transaction(|tx| take_ids(tx, ID_BLOCK, least));
+            let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
+            let block =
+                self.transaction(|tx| Ok(tx.prepare_cached(sql)?.query_row([ID_BLOCK, least], |r| r.get(0))?));
             *ids = match block {
                 Ok(first) => first..first + ID_BLOCK,
                 // A full or read-only disk must not stop a conversation: use a few far ids, distinct by time and
@@ -297,12 +299,6 @@ impl Store {
         names.retain(|name| is_left(name) && self.disk.remove(&self.layout.segments.join(name)).is_ok());
         names.len() as u64
     }
-}
-
-/// Takes `count` unused ids, none below `least`, and returns the first.
-pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i64> {
-    let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
-    Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
 }
 
 /// The next value of the use counter: an order that does not depend on the clock.

@@ -138,14 +138,11 @@ pub(super) struct OpenFile {
     hashes: Vec<[u8; 32]>,
 }
 
+/// Compressed keys first: they are needed before other rows.
 pub(super) fn in_file_order(tensors: &[ImageTensor]) -> Vec<&ImageTensor> {
     let mut order: Vec<&ImageTensor> = tensors.iter().collect();
-    order.sort_by_key(|t| !is_compressed(&t.name));
+    order.sort_by_key(|t| !t.name.starts_with("k1.") && !t.name.starts_with("k2."));
     order
-}
-
-fn is_compressed(name: &str) -> bool {
-    name.starts_with("k1.") || name.starts_with("k2.")
 }
 
 const DTYPES: [(Dtype, FileDtype); 4] = [

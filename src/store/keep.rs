@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use rusqlite::{Transaction, params};
+use rusqlite::params;
 
 use super::database::{Access, Store, lock, next_use};
 use super::directory::SegmentName;
@@ -122,7 +122,7 @@ impl Store {
         }
         self.write_uses();
         // A use counts even if it could not be written.
-        let spare: Vec<SegmentId> = spare.iter().copied().chain(self.noted_uses()).collect();
+        let spare: Vec<SegmentId> = spare.iter().chain(lock(&self.uses).last.keys()).copied().collect();
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
@@ -156,7 +156,9 @@ impl Store {
                 }
             }
             gone.iter().try_for_each(|(id, kind, _)| forget(tx, id, *kind, why))?;
-            refresh_all(tx)?;
+            let sql = "SELECT id FROM session WHERE state_of IS NOT NULL";
+            let stale: Vec<i64> = query::rows(tx, sql, [], |r| r.get(0))?;
+            stale.into_iter().try_for_each(|session| refresh_session(tx, SessionId(session)))?;
             Ok(gone)
         })?;
         Ok(self.remove_files(&gone))
@@ -217,10 +219,6 @@ impl Store {
         noted.count += 1;
         let now = (noted.count, now_ms());
         noted.last.extend(path.iter().map(|segment| (segment.id, now)));
-    }
-
-    pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
-        lock(&self.uses).last.keys().copied().collect()
     }
 
     /// Stores the noted uses. Best effort: they only order dropping, and a failed write keeps them noted.
@@ -303,15 +301,11 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     keep
 }
 
-/// Renews the lists of sessions that claim to have state.
-fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
-    let stale: Vec<i64> = query::rows(tx, "SELECT id FROM session WHERE state_of IS NOT NULL", [], |r| r.get(0))?;
-    stale.into_iter().try_for_each(|session| refresh_session(tx, SessionId(session)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use rusqlite::Transaction;
 
     use super::super::commit::Change;
     use super::super::disk::RealDisk;

@@ -182,7 +182,8 @@ impl Place {
         super::export::remove_unfinished(&store.layout, &*store.disk);
         let removed = store.sweep(false);
         if removed > 0 {
-            store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
+            let removed = counted(removed as u64, "unfinished state file");
+            store.notes.push(format!("Removed {removed} of an earlier run."));
         }
         store.notes.extend(directory::open_to_others(&store.layout, &*store.disk));
         store.fill_reserve();

@@ -248,7 +248,8 @@ fn prepare(db: &mut Connection) -> Result<Option<i32>, rusqlite::Error> {
     db.pragma_update(None, "temp_store", "MEMORY")?;
     db.set_prepared_statement_cache_capacity(64);
     // The usual case takes no lock: a program that reads does not wait for one that writes.
-    if is_current(db)? {
+    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')";
+    if identity(db)? == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))? {
         return Ok(None);
     }
     let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -275,11 +276,6 @@ fn prepare(db: &mut Connection) -> Result<Option<i32>, rusqlite::Error> {
 fn identity(db: &Connection) -> Result<(i32, i32), rusqlite::Error> {
     let number = |name| db.pragma_query_value(None, name, |r| r.get(0));
     Ok((number("application_id")?, number("user_version")?))
-}
-
-fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
-    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')";
-    Ok(identity(db)? == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
 }
 
 /// A database up to this size is checked on every start; a larger one by `doctor --check`.

@@ -49,11 +49,12 @@ impl Kind {
                 || extension.is_empty() && has(b"[Content_Types].xml");
             return (named || typed).then_some(Kind::Archive);
         }
+        let begins = |with: &str| text.get(..with.len()).is_some_and(|at| at.eq_ignore_ascii_case(with.as_bytes()));
         match extension {
             "html" | "htm" | "xhtml" => Some(Kind::Html),
             "ipynb" => Some(Kind::Notebook),
             "eml" | "mht" | "mhtml" => Some(Kind::Mail),
-            "" | "txt" if is_html(text) => Some(Kind::Html),
+            "" | "txt" if begins("<!doctype html") || begins("<html") => Some(Kind::Html),
             _ => None,
         }
     }
@@ -66,11 +67,6 @@ impl Kind {
             Kind::Mail => Some("mail"),
         }
     }
-}
-
-fn is_html(text: &[u8]) -> bool {
-    let begins = |with: &str| text.get(..with.len()).is_some_and(|head| head.eq_ignore_ascii_case(with.as_bytes()));
-    begins("<!doctype html") || begins("<html")
 }
 
 /// A page of a PDF; the whole of any other document.

@@ -195,17 +195,6 @@ impl Masked {
         self.mask.as_ref()
     }
 
-    /// Whether the text may end here. One with which the library failed is not complete.
-    fn may_end(&mut self) -> bool {
-        // Looks for what is recognised late.
-        let continues = self.mask().is_some();
-        match self.matcher.stop_reason() {
-            StopReason::NotStopped => continues && self.matcher.is_accepting().unwrap_or(false),
-            StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => true,
-            _ => false,
-        }
-    }
-
     /// Tokens of this text, however it was cut when it was drawn.
     fn tokens(&self, text: &[u8]) -> Vec<Token> {
         self.matcher.tok_env().map_or_else(|_| Vec::new(), |env| env.tok_trie().greedy_tokenize(text))
@@ -248,7 +237,13 @@ impl Constrain for Masked {
             return !ends && rest.is_none_or(|text| self.takes(&text) || self.takes(text.trim_ascii_start()));
         }
         if self.stop.contains(&token) {
-            return self.may_end();
+            // Looks for what is recognised late. A text with which the library failed is not complete.
+            let continues = self.mask().is_some();
+            return match self.matcher.stop_reason() {
+                StopReason::NotStopped => continues && self.matcher.is_accepting().unwrap_or(false),
+                StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => true,
+                _ => false,
+            };
         }
         self.is_text(token) && self.mask().is_some_and(|mask| mask.is_allowed(token))
     }

@@ -19,7 +19,7 @@ use super::sample;
 use crate::config::settings::LoadConfig;
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
-pub use error::{Cause, Skipped, SourceError};
+pub use error::{Cause, Problem, Skipped, SourceError};
 use extracted::extension;
 pub use read::converter;
 use read::read;
@@ -108,15 +108,15 @@ pub struct Gathered {
 
 impl Document {
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
-        refuse_nothing(name, text)?;
+        refuse_nothing(text).map_err(|problem| problem.of(name))?;
         Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None, guessed: None })
     }
 }
 
-fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
+fn refuse_nothing(text: &str) -> Result<(), Problem> {
     match text.trim() {
-        "" if text.is_empty() => Err(SourceError::Empty(name.to_owned())),
-        "" => Err(SourceError::WhiteSpace(name.to_owned())),
+        "" if text.is_empty() => Err(Problem::Empty),
+        "" => Err(Problem::WhiteSpace),
         _ => Ok(()),
     }
 }
@@ -129,7 +129,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         if named && !options.partly || matches!(error, SourceError::Cancelled | SourceError::Blank) {
             return Err(error);
         }
-        let skipped = Skipped { name: name.to_owned(), reason: error.reason(name) };
+        let skipped = Skipped { name: name.to_owned(), reason: error.reason() };
         first = first.take().or(named.then_some(error));
         Ok(skipped)
     };
@@ -163,7 +163,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                     }
                     gathered.documents.push(document);
                 }
-                Err(error) => gathered.skipped.push(skip(&found.shown, error, found.named)?),
+                Err(problem) => gathered.skipped.push(skip(&found.shown, problem.of(&found.shown), found.named)?),
             }
         }
         if gathered.documents.len() == before && !accounted {
@@ -218,7 +218,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if let Ok(target) = std::fs::read_link(&path) {
                     let reason = format!("a link to {}, which is not there", target.display());
-                    return Err(SourceError::Io { name: given.clone(), reason });
+                    return Err(Problem::Io(reason).of(given));
                 }
                 if given.starts_with("http://") || given.starts_with("https://") {
                     return Err(SourceError::WebAddress);
@@ -228,7 +228,7 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
                 }
                 expand(given, options, &mut files, cancel)?;
             }
-            Err(e) => return Err(SourceError::Io { name: given.clone(), reason: plain_words(&e) }),
+            Err(e) => return Err(Problem::Io(plain_words(&e)).of(given)),
         }
     }
     let mut seen = BTreeSet::new();

@@ -229,6 +229,7 @@ fn hostile_templates_are_refused_in_one_line_and_soon() {
         ("minus", format!("{{{{ {}1 }}}}", "-".repeat(100_000)), "words"),
         ("brackets", format!("{{{{ {} }}}}", deep("(", 3_000, ")")), "words"),
         ("some brackets", format!("{{{{ {} }}}}", deep("[", 1_500, "]")), "recursion"),
+        ("remainders", format!("{{{{ 9{} }}}}", " % 7".repeat(80)), "recursion"),
         ("a sum", format!("{{{{ 1{} }}}}", "+1".repeat(100_000)), "words"),
         ("attributes", format!("{{{{ a{} }}}}", ".b".repeat(100_000)), "words"),
         ("filters", format!("{{{{ a{} }}}}", "|e".repeat(100_000)), "words"),

@@ -71,7 +71,11 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
             *slot = word;
         }
     }
-    let alphabet = byte_alphabet();
+    // GPT-2's printable characters and the bytes they stand for.
+    let is_printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let own = (0..=u8::MAX).filter(is_printable).map(|b| (char::from(b), b));
+    let moved = (0..=u8::MAX).filter(|b| !is_printable(b)).zip('\u{100}'..).map(|(b, c)| (c, b));
+    let alphabet: HashMap<char, u8> = own.chain(moved).collect();
     let mut table = Pieces { own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
         let bytes = || match blocks {
@@ -110,12 +114,4 @@ fn is_sentencepiece(json: &serde_json::Value) -> Result<bool, TextError> {
             Err(TextError::malformed("tokenizer.json", reason))
         }
     }
-}
-
-/// GPT-2's printable characters and the bytes they stand for.
-fn byte_alphabet() -> HashMap<char, u8> {
-    let is_printable = |b: &u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let own = (0..=u8::MAX).filter(is_printable).map(|b| (char::from(b), b));
-    let moved = (0..=u8::MAX).filter(|b| !is_printable(b)).zip('\u{100}'..).map(|(b, c)| (c, b));
-    own.chain(moved).collect()
 }

@@ -13,7 +13,7 @@ use super::rows::{Role, Span};
 use super::{App, Effect};
 use crate::config::commands::{COMMANDS, Command, Completes, escaped, find, unescaped};
 use crate::config::settings::Theme;
-use crate::core::grouped;
+use crate::core::counted;
 use crate::runtime::protocol::LibraryName;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,7 +195,7 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
     let shelved = fuzzy(&now, &names).into_iter().take(SHELVED).filter_map(|i| shelved.get(i));
-    let shelved = shelved.map(|d| Candidate::mention(&d.name, format!("in library, {} tokens", grouped(d.tokens))));
+    let shelved = shelved.map(|d| Candidate::mention(&d.name, format!("in library, {}", counted(d.tokens, "token"))));
     candidates.extend(shelved);
     candidates.extend(found.iter().filter(|p| !documents.contains(&p.as_str())).map(|path| {
         Candidate::mention(path, if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" })

@@ -186,6 +186,14 @@ fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
         &["export", "x", "x.md"],
         &["library", "ls"],
         &["prune", "--dry-run"],
+        &["prune", "--yes"],
+        &["rm", "x", "--yes"],
+        &["library", "rm", "x"],
+        &["library", "prune"],
+        &["doctor", "--check"],
+        &["-r", "x"],
+        &["-r", "x", "-p", "hi"],
+        &["-c", "-p", "hi"],
     ] {
         let output = home.run(&[&["--data-dir", "a/b"], command].concat());
         assert!(matches!(output.status.code(), Some(0 | 1)), "{command:?}: {}", err(&output));
@@ -198,6 +206,10 @@ fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
     let fresh = home.run(&["ls"]);
     assert_eq!((out(&fresh), err(&fresh)), ("No sessions yet. sala-chat starts one.\n", ""));
     assert_eq!(out(&home.run(&["--data-dir", "a/b", "ls", "--json"])), "[]\n");
+    for command in [&["rm", "x", "--yes", "--json"][..], &["prune", "--json"]] {
+        let output = home.run(&[&["--data-dir", "a/b"], command].concat());
+        assert!(out(&output).contains("a/b does not exist") && !home.0.path().join("a").exists(), "{}", out(&output));
+    }
     for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["-p", "hi"]] {
         let output = home.run(&[&["--demo", "--data-dir", "/proc/none"], command].concat());
         assert_eq!(output.status.code(), Some(74));

@@ -135,7 +135,8 @@ pub fn command_word(text: &str) -> String {
 
 /// Escapes foreign text for a place inside our Markdown, such as a table cell or a heading. `\(` would be mathematics.
 pub fn in_markdown(text: &str) -> String {
-    let written = |c: char| c.is_ascii_punctuation().then_some('\\').into_iter().chain([c]);
+    let is_mark = |c: char| c.is_ascii_punctuation() && !"?,;:'\"/%@".contains(c);
+    let written = |c: char| is_mark(c).then_some('\\').into_iter().chain([c]);
     text.chars().flat_map(written).collect::<String>().replace("\\(", "&#40;").replace("\\[", "&#91;")
 }
 
@@ -148,6 +149,7 @@ mod tests {
     fn marks_of_others_are_none_of_ours() {
         assert_eq!(in_markdown("a|b *c* __d__ é"), "a\\|b \\*c\\* \\_\\_d\\_\\_ é");
         assert_eq!(in_markdown("(a) [b]"), "&#40;a\\) &#91;b\\]");
+        assert_eq!(in_markdown("Who's in \"a/b\": 5%, or c@d?"), "Who's in \"a/b\": 5%, or c@d?");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Outcome<'_> {
 
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    calibration: Calibration,
+    pub calibration: Calibration,
     costs: Costs,
     /// Means over about the last 64 rounds: tokens and seconds of a round.
     rate: Option<(f64, f64)>,
@@ -111,15 +111,6 @@ pub struct Policy {
 impl Policy {
     pub fn new(calibration: Calibration) -> Policy {
         Policy { calibration, ..Policy::default() }
-    }
-
-    pub fn calibration(&self) -> &Calibration {
-        &self.calibration
-    }
-
-    /// Replaces the chances by those of another session; measured times stay.
-    pub fn set_calibration(&mut self, calibration: Calibration) {
-        self.calibration = calibration;
     }
 
     /// Starts a job: windows and times start anew, the measured costs stay.

@@ -167,7 +167,7 @@ impl<B: DraftOps> Decoder<B> {
         }
         let saved = tensors.iter().find(|t| t.name == CALIBRATION);
         if let Some(calibration) = saved.and_then(|t| serde_json::from_slice(&t.data).ok()) {
-            self.now.policy.set_calibration(calibration);
+            self.now.policy.calibration = calibration;
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl<B: DraftOps> Decoder<B> {
             Some(head) => head.export(b, &Tables::from(model), self.now.index.tokens())?,
             None => Vec::new(),
         };
-        let json = serde_json::to_vec(self.now.policy.calibration())
+        let json = serde_json::to_vec(&self.now.policy.calibration)
             .map_err(|_| DecodeError::Order("what drafts were worth is no JSON"))?;
         tensors.push(ImageTensor::new(CALIBRATION, Dtype::U8, vec![json.len()], json));
         Ok(tensors)

@@ -56,7 +56,12 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.queue(sequence, Task::MayEvict);
             }
             Command::MayEvict { .. } | Command::Shutdown => {}
-            Command::Park => self.parks = true,
+            Command::Park => {
+                self.parks = true;
+                if !self.slots.values().all(Slot::is_idle) {
+                    self.send(EngineEvent::Note("The model is parked when the running work has ended.".to_owned()));
+                }
+            }
             Command::Unpark => {
                 self.parks = false;
                 self.send(EngineEvent::Ready(self.info.clone()));

@@ -18,6 +18,7 @@ use super::answers::{self, Answered};
 use super::library::Library;
 use super::roots::Roots;
 use super::worker::{Progress, Worker};
+use crate::core::counted;
 use crate::runtime::protocol::{LibraryAction, Notice, Request};
 
 const DOCUMENT: &str = "sala://document/";
@@ -228,7 +229,7 @@ impl ServerHandler for Tools {
         let resource = |d: &crate::store::DocumentRecord| {
             let name = &d.document.name;
             let uri = format!("{DOCUMENT}{}", utf8_percent_encode(name, NON_ALPHANUMERIC));
-            let about = format!("{} tokens, {} lines", d.document.tokens, d.document.lines);
+            let about = [counted(d.document.tokens, "token"), counted(d.document.lines, "line")].join(", ");
             Resource::new(uri, name).with_mime_type("text/plain").with_description(about)
         };
         Ok(ListResourcesResult::with_all_items(documents.iter().map(resource).collect()))

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::core::counted;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Passage};
 use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::{Meters, Unsaved};
@@ -40,18 +41,17 @@ pub(in crate::cli) fn reason(finish: Option<Finish>) -> Value {
     finish.filter(|finish| *finish != Finish::Failed).map_or(json!("error"), |finish| json!(finish))
 }
 
-fn place(p: &Passage) -> Value {
-    json!({
-        "document": p.document,
-        "message": p.number,
-        "first_line": p.first_line,
-        "last_line": p.last_line,
-        "share": (f64::from(p.share) * 1e4).round() / 1e4,
-    })
-}
-
 /// Passages with the most attention first. A chat message has a number instead of a document.
 pub(in crate::cli) fn looked_at(passages: &[Passage]) -> Value {
+    let place = |p: &Passage| {
+        json!({
+            "document": p.document,
+            "message": p.number,
+            "first_line": p.first_line,
+            "last_line": p.last_line,
+            "share": (f64::from(p.share) * 1e4).round() / 1e4,
+        })
+    };
     passages.iter().map(place).collect()
 }
 
@@ -61,10 +61,7 @@ fn looked_at_by(answer: &Message) -> Value {
 
 fn looked_at_by_sentence(answer: &Message) -> Value {
     let sentences = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
-    sentences
-        .into_iter()
-        .map(|(text, passages)| json!({ "text": text, "looked_at": passages.iter().map(place).collect::<Value>() }))
-        .collect()
+    sentences.iter().map(|(text, seen)| json!({ "text": text, "looked_at": looked_at(seen) })).collect()
 }
 
 impl Run {
@@ -104,7 +101,8 @@ impl Run {
         match answer.meta.finish? {
             Finish::Length => {
                 let limit = self.meters.settings.iter().find(|(name, _)| *name == "max_tokens").map(|(_, limit)| limit);
-                let at = limit.map_or(String::new(), |limit| format!(" at {limit} tokens"));
+                let limit = limit.and_then(|limit| limit.parse().ok());
+                let at = limit.map_or(String::new(), |limit| format!(" at {}", counted(limit, "token")));
                 Some(format!("The answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
             }
             Finish::Context => {

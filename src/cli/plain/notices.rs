@@ -82,7 +82,8 @@ impl Plain {
                     self.speak(false, &mut out);
                 }
                 if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
-                    out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
+                    let (name, tokens) = (sanitize_line(&d.name), counted(d.tokens, "token"));
+                    out.push(Out::Line(format!("document: {name}, {tokens}.")));
                 }
             }
             Notice::Several(answers) => {
@@ -101,8 +102,12 @@ impl Plain {
                 self.pending.push_str(&sanitize(&text));
                 self.speak(false, &mut out);
             }
-            Notice::Finished(m) => match self.parallel.iter().position(|(id, _)| *id == m.id) {
-                Some(at) => self.one_of_several(at, &m, &mut out),
+            Notice::Finished(m) => match self.parallel.iter().enumerate().find(|(_, (id, _))| *id == m.id) {
+                Some((at, (_, seed))) => {
+                    let seed = seed.map_or(String::new(), |seed| format!(" (seed {seed})"));
+                    out.push(Out::Line(format!("answer {}{seed}: {}", at + 1, sanitize(&m.text))));
+                    self.ending(&m, &mut out);
+                }
                 None => self.finished(&m, &mut out),
             },
             Notice::Background { serial, notice } => out.extend(self.background(serial, *notice).map(Out::Line)),
@@ -121,7 +126,8 @@ impl Plain {
                 // Files are chosen by number here, so `e` stays the short form of Esc.
                 choices.retain(|c| c.key != 'e');
                 for (i, f) in plan.files.iter().enumerate() {
-                    out.push(Out::Line(format!("{}: {}, {} tokens", i + 1, sanitize_line(&f.name), grouped(f.tokens))));
+                    let (name, tokens) = (sanitize_line(&f.name), counted(f.tokens, "token"));
+                    out.push(Out::Line(format!("{}: {name}, {tokens}", i + 1)));
                 }
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(format!(
@@ -217,13 +223,6 @@ impl Plain {
         let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
         out.extend(sources.and_then(crate::tui::looked::sentence).map(Out::Line));
         out.extend(crate::tui::looked::quoted(&m.meta.quotes).map(Out::Line));
-    }
-
-    fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
-        let seed =
-            self.parallel.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
-        out.push(Out::Line(format!("answer {}{seed}: {}", at + 1, sanitize(&m.text))));
-        self.ending(m, out);
     }
 
     fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {

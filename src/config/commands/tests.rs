@@ -8,6 +8,16 @@ fn unknown_command_names_the_nearest() {
 }
 
 #[test]
+fn off_and_show_are_no_system_texts() {
+    let outcome = |line: &str| parse(line, None).unwrap().outcome;
+    for (line, text) in
+        [("/system off", Some("")), ("/system show", None), ("/system", None), ("/system Off.", Some("Off."))]
+    {
+        assert_eq!(outcome(line), Outcome::Runtime(Request::System(text.map(str::to_owned))), "{line}");
+    }
+}
+
+#[test]
 fn slash_messages_can_be_sent() {
     assert!(!is_command(" /etc") && !is_command("//etc") && !is_command("/") && is_command("/quit"));
     assert_eq!(message_text("//etc is a folder"), "/etc is a folder");

@@ -36,6 +36,7 @@ use crate::backend::draft::DraftOps;
 use crate::cli::args::{EVAL_ROOM, EvalArgs};
 use crate::cli::devices::{self, Chosen, Opened};
 use crate::cli::{Context, Exit, Failure, open};
+use crate::core::counted;
 use crate::engine::protocol::{Dtype, Precision, Token};
 use crate::model::Checkpoint;
 use crate::text::{TextModel, decode};
@@ -261,7 +262,7 @@ fn reference_part<B: Backend>(
     }
     let left_out = samples.len() - rows.len();
     if left_out > 0 {
-        lines.push(format!("    {left_out} texts are longer than the context and were left out"));
+        lines.push(format!("    left out, longer than the context: {}", counted(left_out as u64, "text")));
     }
     Ok(Part { name: "reference", ok, rows: lines, data: json!({"against": against, "lengths": rows}) })
 }

@@ -8,6 +8,7 @@ use super::super::{Attendance, Done, Notice, State, Verb, grouped, refused};
 use super::{LOOKING, Pending, What};
 use crate::config::settings::NewFiles;
 use crate::core::counted;
+use crate::core::sanitize::in_markdown;
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, Update};
 use crate::text::sources::follow::Follower;
 
@@ -43,7 +44,7 @@ impl Verb {
             };
             let size = match (&p.what, p.document()) {
                 (What::Unreadable(why), _) => why.clone(),
-                (_, Some((_, text, _))) => format!("{} tokens", grouped(self.count(&text)?)),
+                (_, Some((_, text, _))) => counted(self.count(&text)?, "token"),
                 (_, None) => String::new(),
             };
             text.push_str(&format!("    {word:<10}  {}  {size}\n", p.name));
@@ -54,8 +55,8 @@ impl Verb {
             NewFiles::Take => "reads new files",
             NewFiles::Ignore => "ignores new files",
         };
-        text.push_str(&match pending.is_empty() {
-            true => "Nothing changed since it was read.\n".to_owned(),
+        text.push_str(&match pending.iter().all(|p| matches!(p.what, What::Unreadable(_))) {
+            true => "No text changed since it was read.\n".to_owned(),
             false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });
@@ -108,7 +109,7 @@ impl Verb {
 
     async fn wants_new(&mut self, pending: &[Pending], asks: bool) -> Done<bool> {
         let new: Vec<&Pending> = pending.iter().filter(|p| matches!(p.what, What::New(_))).collect();
-        if new.is_empty() || self.options.config.follow.new == NewFiles::Take {
+        if new.is_empty() || self.options.config.follow.new != NewFiles::Ask {
             return Ok(true);
         }
         if !asks {
@@ -165,7 +166,8 @@ impl Verb {
                 let before = std::mem::replace(&mut watch.answer, text.clone());
                 if before != text {
                     let before = if before.is_empty() { before } else { format!("\nBefore:\n\n{before}") };
-                    let page = format!("{question}\n\n{text}{before}\n/watch off ends it.\n");
+                    let shown = in_markdown(&question).replace('\n', "\\\n");
+                    let page = format!("{shown}\n\n{text}{before}\n/watch off ends it.\n");
                     self.report(Notice::Page { title: "Watched".into(), text: page });
                 }
             }

@@ -8,13 +8,13 @@ use crate::core::transcript::DocumentInfo;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::SessionRecord;
 use crate::text::Part;
-use crate::text::sources::{self, Document, Gathered, Remark, SourceError};
+use crate::text::sources::{self, Document, Gathered, Remark, Skipped, SourceError};
 
 const SKIPPED: usize = 5;
 
 impl Verb {
-    /// The documents of paths; notes which files were skipped.
-    pub async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Vec<Document>> {
+    /// The documents of paths; notes which files were skipped, every one that is named in `paths`.
+    pub async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let mut gathered = Gathered::default();
@@ -31,14 +31,16 @@ impl Verb {
             let found = self.elsewhere("opening files".into(), failed, read).await?;
             gathered = self.gathered(&paths, found)?;
         }
-        for skipped in gathered.skipped.iter().take(SKIPPED) {
-            self.warn(format!("Skipped {}: {}", skipped.name, skipped.reason));
+        let (named, others): (Vec<&Skipped>, Vec<&Skipped>) =
+            gathered.skipped.iter().partition(|skipped| paths.contains(&skipped.name));
+        for Skipped { name, reason } in named.into_iter().chain(others.iter().copied().take(SKIPPED)) {
+            self.warn(format!("Skipped {name}: {reason}"));
         }
-        if gathered.skipped.len() > SKIPPED {
-            self.warn(format!("Skipped {} more.", gathered.skipped.len() - SKIPPED));
+        if others.len() > SKIPPED {
+            self.warn(format!("Skipped {} more.", others.len() - SKIPPED));
         }
         gathered.documents.extend(inline);
-        Ok(gathered.documents)
+        Ok(gathered)
     }
 }
 

@@ -54,14 +54,14 @@ impl State {
             [one] => one.file.name.clone(),
             many => counted(many.len() as u64, "file"),
         };
-        let (total, from_library) = (grouped(load.total), grouped(kept));
+        let (total, from_library) = (counted(load.total, "token"), grouped(kept));
         self.info(match kept {
             _ if self.engine.server().is_some() => {
-                format!("{what}: about {total} tokens, which the server reads with the next question.")
+                format!("{what}: about {total}, which the server reads with the next question.")
             }
-            0 => format!("Read {what}: {total} tokens in {seconds:.1} s."),
-            kept if kept == load.total => format!("{what}: {total} tokens from library, {seconds:.1} s."),
-            _ => format!("Read {what}: {total} tokens in {seconds:.1} s, {from_library} of them from library."),
+            0 => format!("Read {what}: {total} in {seconds:.1} s."),
+            kept if kept == load.total => format!("{what}: {total} from library, {seconds:.1} s."),
+            _ => format!("Read {what}: {total} in {seconds:.1} s, {from_library} of them from library."),
         });
     }
 }

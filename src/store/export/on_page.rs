@@ -45,7 +45,7 @@ fn improved(text: &str, html: bool) -> Option<String> {
     // The parser overlooks the end of a block that a tab follows.
     let page = text.replace("\t\n", " \n") + NEXT;
     let page = if html { page } else { page.replace('<', "x") };
-    let (mut places, mut depth) = (Vec::new(), 0);
+    let (mut places, mut fences, mut depth) = (Vec::new(), Vec::new(), 0);
     let mut last = (None, 0..0);
     let mut heading: Option<(HeadingLevel, Range<usize>, String)> = None;
     for (event, range) in Parser::new(&page).into_offset_iter() {
@@ -55,6 +55,7 @@ fn improved(text: &str, html: bool) -> Option<String> {
                     heading = Some((level, range.clone(), String::new()));
                 }
                 if depth == 0 {
+                    fences.extend(matches!(tag, Tag::CodeBlock(CodeBlockKind::Fenced(_))).then(|| range.clone()));
                     last = (Some(tag), range);
                 }
                 depth += 1;
@@ -80,16 +81,28 @@ fn improved(text: &str, html: bool) -> Option<String> {
         (Some(Tag::CodeBlock(CodeBlockKind::Fenced(_))), block) if block.end > text.len() => {
             let rest = text.get(block.start..)?;
             let ended = format!("{text}\n{}", fence_after(None, rest.lines().next()?)?);
-            // With HTML, the fence may be a part of it, and the end would begin a block.
+            // With HTML, a fence may be a part of it, and the end would begin a block.
             if html || improved(&ended, true).is_none() {
                 return Some(ended);
             }
-            places.push(block.start + rest.len() - rest.trim_start().len());
+            let mut blocks = blocks_of_html(text).peekable();
+            fences.retain(|fence| {
+                while blocks.next_if(|block| block.end <= fence.start).is_some() {}
+                blocks.peek().is_some_and(|block| block.start <= fence.start && block.end < fence.end)
+            });
+            let wrong = if fences.is_empty() { vec![block] } else { fences };
+            let mark = |rest: &str| rest.len() - rest.trim_start().len();
+            places.extend(wrong.iter().filter_map(|fence| Some(fence.start + mark(text.get(fence.start..)?))));
         }
         (Some(Tag::HtmlBlock), block) if block.end > text.len() => places.extend(beginnings_of_html(text, block.start)),
         _ => {}
     }
     (!places.is_empty()).then(|| with_backslashes(text, places))
+}
+
+fn blocks_of_html(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let events = Parser::new(text).into_offset_iter();
+    events.filter(|(event, _)| matches!(event, Event::Start(Tag::HtmlBlock))).map(|(_, range)| range)
 }
 
 /// Where an HTML block begins that a blank line does not end, and each later line that would begin one.
@@ -197,6 +210,9 @@ mod tests {
         for (text, expected) in [
             ("<pre>\n```\n</pre>\n\nmore text", "<pre>\n\\```\n</pre>\n\nmore text"),
             ("<pre>\n  ~~~\n</pre>", "<pre>\n  \\~~~\n</pre>"),
+            ("<pre>\n```\n</pre>\n\n```\na\n```", "<pre>\n\\```\n</pre>\n\n```\na\n```"),
+            ("<!--\n ```\n-->\n~~~rs\na\n~~~\n\nmore", "<!--\n \\```\n-->\n~~~rs\na\n~~~\n\nmore"),
+            ("<pre>\n```\n</pre>\n\n```\na", "<pre>\n\\```\n</pre>\n\n```\na\n```"),
         ] {
             assert_eq!(on_page(text), expected);
         }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::{Cause, Found, Remark, SourceError, SourceOptions};
+use super::{Cause, Found, Problem, Remark, SourceOptions};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
@@ -20,15 +20,15 @@ pub(super) fn run(
     program: &str,
     options: &SourceOptions,
     cancel: &Cancel,
-    failed: impl Fn(String, Cause) -> SourceError,
-) -> Result<Vec<u8>, SourceError> {
+    failed: impl Fn(String, Cause) -> Problem,
+) -> Result<Vec<u8>, Problem> {
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = command.and_then(|command| child::run(command, &[], limits, cancel));
     output.map_err(|e| match e {
         Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e)), Cause::Start),
         Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs()), Cause::Content),
         Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned(), Cause::Size),
-        Failed::Cancelled => SourceError::Cancelled,
+        Failed::Cancelled => Problem::Cancelled,
         Failed::Killed(_) if program == READER => {
             let most = MEMORY_BYTES >> 30;
             let why = "of memory, or breaks the reader: it is damaged or hostile";
@@ -44,11 +44,10 @@ pub(super) fn read(
     kind: Kind,
     options: &SourceOptions,
     cancel: &Cancel,
-) -> Result<(String, Option<Remark>), SourceError> {
-    let name = || found.shown.clone();
+) -> Result<(String, Option<Remark>), Problem> {
     let failed = |reason: String, cause: Cause| {
         let extension = extension(&found.path.extension().unwrap_or_default().to_string_lossy());
-        SourceError::Document { name: name(), reason, extension, cause }
+        Problem::Document { reason, extension, cause }
     };
     let command = child::confined(&options.reader, &[CHILD.as_ref(), found.path.as_ref()]);
     let output = run(command, READER, options, cancel, failed)?;
@@ -66,13 +65,13 @@ pub(super) fn read(
         first.checked_sub(1).and_then(|from| pages.get(from..count.min(last))).filter(|pages| !pages.is_empty());
     let Some(chosen) = chosen else {
         let (first, last) = options.pages.unwrap_or_default();
-        return Err(SourceError::NoSuchPages { name: name(), first, last, pages: count });
+        return Err(Problem::NoSuchPages { first, last, pages: count });
     };
     if chosen.iter().all(|page| page.failed) {
         return Err(failed("it is damaged: no page could be read".to_owned(), Cause::Content));
     }
     if chosen.iter().all(|page| page.text.trim().is_empty()) {
-        return Err(SourceError::NoTextLayer { name: name(), pages: count });
+        return Err(Problem::NoTextLayer { pages: count });
     }
     let texts: Vec<&str> = chosen.iter().map(|page| page.text.trim_end()).collect();
     Ok((texts.join("\n\u{0C}\n"), missing(chosen, first).map(Remark::Missing)))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Files, Found, SourceError, SourceOptions, TOTAL_FILES, find, pattern, read, resolve};
+use super::{Files, Found, Problem, SourceError, SourceOptions, TOTAL_FILES, find, pattern, read, resolve};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
@@ -122,7 +122,7 @@ impl Looker {
                 continue;
             }
             let now = match read(&Found { named: false, ..file.clone() }, &self.options, cancel) {
-                Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
+                Err(Problem::Cancelled) => return Err(SourceError::Cancelled),
                 Ok(document) if document.text.len() as u64 > room => {
                     OnDisk::Unreadable("too much changed at once".into())
                 }
@@ -130,10 +130,10 @@ impl Looker {
                     room -= document.text.len() as u64;
                     OnDisk::Text(document.text)
                 }
-                Err(SourceError::Empty(_) | SourceError::WhiteSpace(_)) => OnDisk::Text(String::new()),
+                Err(Problem::Empty | Problem::WhiteSpace) => OnDisk::Text(String::new()),
                 // It vanished: the next look does not find it.
                 Err(_) if !file.path.exists() => continue,
-                Err(e) => OnDisk::Unreadable(e.to_string()),
+                Err(problem) => OnDisk::Unreadable(problem.to_string()),
             };
             self.seen.insert(file.path.clone(), (file.name.clone(), stamp));
             changes.push(Change { path: file.path, name: file.name, now });

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use super::super::gather;
+use super::super::{SourceError, gather};
 use super::*;
 
 fn options() -> SourceOptions {
@@ -40,7 +40,7 @@ fn a_pipe_neither_holds_anybody_up_nor_fills_the_memory() {
         |path: &str, options: &SourceOptions, cancel: &Cancel| gather(&[path.to_owned()], options, cancel).unwrap_err();
     // A pipe without a writer.
     let unwritten = error(path.to_str().unwrap(), &options(), &Cancel::default());
-    assert!(matches!(unwritten, SourceError::Empty(_)), "{unwritten}");
+    assert!(matches!(unwritten, SourceError::File { problem: Problem::Empty, .. }), "{unwritten}");
     // Somebody could, and does not.
     let (from, mut to) = std::io::pipe().unwrap();
     let path = format!("/dev/fd/{}", from.as_raw_fd());
@@ -54,10 +54,12 @@ fn a_pipe_neither_holds_anybody_up_nor_fills_the_memory() {
     stopper.join().unwrap();
     to.write_all(b"some bytes..\0").unwrap();
     let small = SourceOptions { max_file_bytes: 2, ..options() };
-    assert!(matches!(error(&path, &small, &Cancel::default()), SourceError::TooLarge { bytes: 13, .. }));
+    let problem = |options| match error(&path, options, &Cancel::default()) {
+        SourceError::File { problem, .. } => problem,
+        other => panic!("{other}"),
+    };
+    assert!(matches!(problem(&small), Problem::TooLarge { bytes: 13, .. }));
     to.write_all(b"some bytes..\0").unwrap();
     drop(to);
-    assert!(
-        matches!(error(&path, &options(), &Cancel::default()), SourceError::Binary { what, .. } if what.offset == 12)
-    );
+    assert!(problem(&options()).to_string().starts_with("not text (NUL at byte 12)"));
 }

@@ -12,7 +12,7 @@ use super::super::encoding;
 use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::pipe::{self, PipeError};
 use super::extracted::{self, extension, run};
-use super::{Document, Found, Remark, SourceError, SourceOptions, refuse_nothing};
+use super::{Document, Found, Problem, Remark, SourceOptions, refuse_nothing};
 use crate::core::{files, plain_words};
 use crate::engine::protocol::Cancel;
 
@@ -39,14 +39,13 @@ pub(super) fn suggested(extension: &str) -> Option<&'static str> {
     CONVERTERS.iter().find(|(of, _)| *of == extension).map(|(_, line)| *line)
 }
 
-pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
-    let name = || found.shown.clone();
-    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain_words(&e) };
+pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, Problem> {
+    let io = |e: std::io::Error| Problem::Io(plain_words(&e));
     if cancel.is_cancelled() {
-        return Err(SourceError::Cancelled);
+        return Err(Problem::Cancelled);
     }
-    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
-    let binary = |what| SourceError::Binary { name: name(), what, next: options.not_text };
+    let too_large = |bytes| Problem::TooLarge { bytes, limit_mib: options.max_file_bytes >> 20 };
+    let binary = |what| Problem::Advised(format!("not text ({what}). {}", options.not_text));
     let mut document = Document {
         name: found.name.clone(),
         path: Some(found.path.clone()),
@@ -58,7 +57,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     let meta = std::fs::metadata(&found.path).map_err(io)?;
     let is_pipe = is_pipe(found, &meta);
     if !is_pipe && !meta.is_file() {
-        return Err(SourceError::NotAFile(name()));
+        const INSTEAD: &str = "Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT";
+        return Err(Problem::Advised(format!("not a regular file. {INSTEAD}")));
     }
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
@@ -75,11 +75,11 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     };
     let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
-        return Err(SourceError::NoPages(name()));
+        return Err(Problem::Advised("--pages works for PDF files only. Use --head or --tail".to_owned()));
     }
     let needs_converter = || {
         let example = suggested(&extension)?;
-        Some(SourceError::NeedsConverter { name: name(), extension: extension.clone(), example })
+        Some(Problem::NeedsConverter { extension: extension.clone(), example })
     };
     if let Some(command) = options.converters.get(&extension) {
         let converted = convert(found, command, options, cancel)?;
@@ -96,7 +96,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
         let most = options.max_file_bytes.saturating_sub(bytes.len() as u64);
         pipe::read(file.as_fd(), most, cancel, &mut bytes).map_err(|e| match e {
-            PipeError::Stopped => SourceError::Cancelled,
+            PipeError::Stopped => Problem::Cancelled,
             PipeError::TooLarge(bytes) => too_large(bytes),
             PipeError::Read(e) | PipeError::Write(e) => io(e),
         })?;
@@ -110,7 +110,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             document.name = format!("pipe-{}", found.name);
         }
     }
-    refuse_nothing(&found.shown, &document.text).map(|()| document)
+    refuse_nothing(&document.text).map(|()| document)
 }
 
 pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
@@ -121,9 +121,10 @@ pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
     }
 }
 
-fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
-    let failed =
-        |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
+fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, Problem> {
+    let failed = |why: String| {
+        Problem::Advised(format!("the converter `{line}` failed: {why}. See load.converters in the config"))
+    };
     let words = converter(line).map_err(|why| failed(why.to_owned()))?;
     // A full path cannot be mistaken for an option.
     let path = std::path::absolute(&found.path).map_err(|e| failed(plain_words(&e)))?;

@@ -240,7 +240,7 @@ fn a_failed_reader_is_reported_in_one_line() {
     let beyond = SourceOptions { pages: Some((3, 9)), ..second };
     assert_eq!(
         f.gather_with(&["x.pdf"], &beyond).unwrap_err().to_string(),
-        "x.pdf has 2 pages, none of 3-9. Nothing was loaded."
+        "x.pdf: it has 2 pages, none of 3-9. Nothing was loaded."
     );
     assert_eq!(
         text(r#"echo '[{"text":" "},{}]'"#).unwrap_err().to_string(),

@@ -191,7 +191,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
 fn thought_size(m: &Message) -> String {
     let mut words = vec![counted(m.thinking.lines().count() as u64, "line")];
     if m.meta.thought_tokens > 0 {
-        words.push(format!("{} tokens", grouped(m.meta.thought_tokens)));
+        words.push(counted(m.meta.thought_tokens, "token"));
     }
     if m.meta.thought_ms > 0.0 && m.meta.finish.is_none() {
         words.push(format!("{:.0} s", m.meta.thought_ms / 1e3));

@@ -86,10 +86,11 @@ fn a_running_answer_ends_before_the_engine_parks() {
     h.restore(0, Vec::new(), None, Vec::new()).unwrap();
     h.send(Command::Run(h.job(question)));
     h.send(Command::Park);
-    let mut tokens = Vec::new();
+    let (mut tokens, mut notes) = (Vec::new(), Vec::new());
     loop {
         match h.event() {
             EngineEvent::Reading { .. } => {}
+            EngineEvent::Note(text) => notes.push(text),
             EngineEvent::Tokens { tokens: more, .. } => tokens.extend(more),
             EngineEvent::Done { done, .. } => {
                 assert_eq!((done.ended, &tokens), (Ended::Stop, &alone.tokens));
@@ -98,6 +99,7 @@ fn a_running_answer_ends_before_the_engine_parks() {
             other => panic!("{other:?}"),
         }
     }
+    assert_eq!(notes, ["The model is parked when the running work has ended."]);
     assert!(matches!(h.event(), EngineEvent::Evicted { sequence: MAIN }));
     assert!(h.model().parked);
 }

@@ -66,7 +66,7 @@ fn an_import_is_shown_and_can_be_stopped_while_others_work() {
     t.idle();
     assert_eq!(sessions(dir.path()), 0);
     t.send(import(&file));
-    t.note_with("1 messages imported as \"Lamps\"");
+    t.note_with("1 message imported as \"Lamps\"");
     t.sync();
     assert_eq!(t.name(), "Lamps");
 }

@@ -361,5 +361,45 @@ fn a_watched_question_is_answered_again_and_shown_when_its_answer_differs() {
     t.send(Request::WatchNothing(None));
     t.note_with("1 question not watched any more");
     assert_eq!(t.note(Request::WatchNothing(None)), "No question was watched.");
+    // The page is Markdown, and the question is not.
+    t.send(Request::Watch(Some("1. Is *this*\n# the code?".into())));
+    let third = page(&mut t);
+    assert!(third.starts_with("1\\. Is \\*this\\*\\\n\\# the code?\n\n    "), "{third}");
+    t.quit();
+}
+
+#[test]
+fn named_files_that_cannot_be_read_are_all_named_and_read_once_they_can() {
+    let dir = dir();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    for n in 0..7 {
+        write(&format!("named{n}.bin"), b"no\0text");
+        write(&format!("d/found{n}.bin"), b"no\0text");
+    }
+    write("d/text.txt", b"A text of a few words.\n");
+    write("a.txt", b"Another text of a few words.\n");
+    let mut t = Chat::new(dir.path(), Setup { load: any_load(), new_files: NewFiles::Ignore, ..Setup::default() });
+    let named = (0..7).map(|n| format!("named{n}.bin"));
+    t.send(Request::Follow(["d".to_owned()].into_iter().chain(named).chain(["a.txt".to_owned()]).collect()));
+    let note = t.note_with("followed");
+    assert!(note.contains("a.txt are followed") && !note.contains("named"), "{note}");
+    let unread = t.note_with("are not read: the next question reads what can be read by then.");
+    assert!((0..7).all(|n| unread.contains(&format!("named{n}.bin"))) && !unread.contains("a.txt"), "{unread}");
+    let skipped = t.seen.iter().filter_map(|n| match n {
+        Notice::Note(Level::Warn, text) if text.starts_with("Skipped ") => Some(text.as_str()),
+        _ => None,
+    });
+    let skipped: Vec<&str> = skipped.collect();
+    assert!((0..7).all(|n| skipped[n].contains(&format!("named{n}.bin: not text"))), "{skipped:?}");
+    assert_eq!((skipped.len(), skipped[12]), (13, "Skipped 2 more."), "{skipped:?}");
+    t.send(Request::Changes);
+    let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+    assert_eq!(page, "No text changed since it was read.\n");
+    let mut seen = t.seen.len();
+    write("named3.bin", b"Readable by now.\n");
+    changed(&mut t, 1);
+    t.ask("And now?");
+    assert_eq!(documents(&mut t, &mut seen), ["named3.bin"]);
     t.quit();
 }

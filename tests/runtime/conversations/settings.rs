@@ -51,3 +51,27 @@ fn options_of_the_first_run_are_not_kept_in_the_session() {
     assert!(table.contains("| max_tokens | 8192 |"), "{table}");
     t.quit();
 }
+
+#[test]
+fn a_system_text_is_removed_before_and_after_the_first_question() {
+    let dir = dir();
+    let mut t = Chat::new(dir.path(), Setup::default());
+    let (set, off) = (|| Request::System(Some("Be brief.".into())), || Request::System(Some(String::new())));
+    assert_eq!(t.note(off()), "There is no system text. /system TEXT sets one.");
+    assert!(t.note(set()).starts_with("The system text is set"));
+    assert_eq!(t.note(off()), "The system text is removed.");
+    t.ask("One?");
+    assert!(t.given().iter().all(|prompt| !prompt.contains("Be brief.")));
+    for (request, roles) in
+        [(set(), &[Role::System, Role::User, Role::Assistant][..]), (off(), &[Role::User, Role::Assistant])]
+    {
+        t.send(request);
+        let id = question(&mut t).0;
+        t.send(Request::Choose { question: id, key: '\n' });
+        t.note_with("System text changed, now at");
+        t.sync();
+        assert_eq!(t.view().messages.iter().map(|m| m.role).collect::<Vec<_>>(), roles);
+    }
+    assert_eq!(t.note(off()), "There is no system text. /system TEXT sets one.");
+    t.quit();
+}

@@ -201,9 +201,9 @@ fn the_better_source_is_chosen() {
 fn an_unused_lookup_still_teaches() {
     // The head has the depth, so the lookup is never used, and still its worth is estimated.
     let mut policy = Policy::default();
-    let before = policy.calibration().ngram(12, 1.0, 0);
+    let before = policy.calibration.ngram(12, 1.0, 0);
     decode(&mut policy, GPU, SpecMode::Off, 300, head(0.9), Some(0.0));
-    assert!(before > 0.85 && policy.calibration().ngram(12, 1.0, 0) < 0.1);
+    assert!(before > 0.85 && policy.calibration.ngram(12, 1.0, 0) < 0.1);
 }
 
 /// A lookup of one kind, and a plan with it in a pass of several sequences.

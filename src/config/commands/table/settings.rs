@@ -30,12 +30,13 @@ pub(super) const ROWS: &[Command] = &[
         ])
         .as_in("/preset save dossier")
         .completes(After(preset_words)),
-    command("system", "[show|edit|TEXT]", "show, change or set the system text", |a| match a.raw {
+    command("system", "[show|edit|off|TEXT]", "show, change, set or remove the system text", |a| match a.raw {
         "edit" => runtime(Request::SystemEdit),
+        "off" => runtime(Request::System(Some(String::new()))),
         _ => runtime(Request::System(a.rest().filter(|t| t != "show"))),
     })
     .as_in("/system Answer in one sentence.")
-    .completes(Words(&["show", "edit"])),
+    .completes(Words(&["show", "edit", "off"])),
     command("think", "on|off|auto|show|fold|hide", "whether the model thinks; how thoughts are shown", think)
         .options(&[
             ("on, off, auto", "let the model think before it answers; auto: the model's default"),
