@@ -66,14 +66,10 @@ pub(super) fn suspend() -> Result<(), String> {
 /// Runs `work` while SIGINT and SIGTSTP mean nothing here: keys pressed in an editor are for the editor alone. By
 /// handlers, because children inherit ignored signals.
 pub(super) fn left_to_children<T>(work: impl FnOnce() -> T) -> T {
-    extern "C" fn nothing(_: libc::c_int) {}
+    extern "C" fn nothing(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
     let silenced = [SIGINT, SIGTSTP].map(|signal| {
         let handler = action(signal, None).ok().filter(|now| now.sa_sigaction != libc::SIG_IGN)?;
-        let silent = libc::sigaction {
-            sa_sigaction: nothing as *const () as usize,
-            sa_flags: handler.sa_flags & !libc::SA_SIGINFO,
-            ..handler
-        };
+        let silent = libc::sigaction { sa_sigaction: nothing as *const () as usize, ..handler };
         action(signal, Some(&silent)).ok().map(|before| (signal, before))
     });
     let done = work();
