@@ -108,7 +108,8 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
     return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
 }
 // q·lower + offset of the pairs of a word of four-bit values. The lowest nibble of a bf16 is the subnormal number q·2^-133 and
-// the next one 16·q·2^-133. So `lower` is 2^133 and `upper` 2^129 times the scale, and one shift serves four pairs.
+// the next one 16·q·2^-133. So `lower` is 2^133 and `upper` 2^129 times the factor of q in the result (int4: 2^-32·s, group4:
+// 2^-6), and one shift serves four pairs.
 DEVICE uint4 scaled_nibbles(u32 word, u32 lower, u32 upper, u32 offset) {
     const u32 next = word >> 8;
     return make_uint4(fma2(word & 0x000f000fu, lower, offset), fma2(word & 0x00f000f0u, upper, offset), fma2(next & 0x000f000fu, lower, offset),
@@ -116,10 +117,11 @@ DEVICE uint4 scaled_nibbles(u32 word, u32 lower, u32 upper, u32 offset) {
 }
 
 // A form F converts packed values to bf16:
-//   eight(unit, factors, detail, i, h, b, row, g, t)  the eight values of lane 4g + t in block b of half h of tile i, from any
-//                                                     memory
+//   eight(unit, factors, detail, i, h, b, row, g, t)  the eight values of lane 4g + t in row g + 8·row, block b of half h of
+//                                                     tile i, from any memory
 //   fragments(at, detail, i, h, ...)                  all values of a lane in a half, in the order of the products; the values
-//                                                     are these times GAIN, a power of two, and `step_gain` if BY_STEP
+//                                                     are these times GAIN, a power of two (with PAIR: the row's
+//                                                     factor), and times `step_gain` if BY_STEP
 //   VALUES, scale_bytes(detail)                       bytes of values and of scales in a unit
 //   scales_at(lane)                                   where the lane's scales begin after the values
 //   PAIR                                              bytes of factors after the units of a pair
@@ -128,7 +130,7 @@ struct Int8 {
     static constexpr bool BY_STEP = false;
     static constexpr u32 WARPS = 8, STAGES = 3, AHEAD = 2;  // of a skinny product
     static DEVICE_METHOD u32 scale_bytes(u32) { return 64; }
-    // bf16 q: seven bits yield 128 + (q & 127), the sign bit alone 128 or 256; one mask serves both.
+    // bf16 q: seven bits yield 128 + (q & 127), the sign bit alone 128 or 256; both are or-ed into the constant 128.
     static DEVICE_METHOD uint4 widen(u32 w0, u32 w1, u32 s2) {
         auto pair = [&](u32 x) { return times2(fma2(and_or(x, 0x00800080u, 0x43004300u), MINUS_ONE2, and_or(x, 0x007f007fu, 0x43004300u)), s2); };
         return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));

@@ -192,7 +192,7 @@ pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u
 
 // Takes a sequence's KV blocks from `from` on out of the pool; their slots become free.
 // Grid (256 KV blocks, KV head), 256 threads.
-// Bytes moved: 4 a KV block, and the entries of those in the pool.
+// Bytes moved: 4 bytes a KV block, and the entries of those in the pool.
 KERNEL(256, 4) pool_forget(int* table, u64* owner, u32* stamp, u32 slots, u32 blocks, u32 from, u32 kv_heads) {
     allow_next();
     wait_for_previous();

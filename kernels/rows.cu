@@ -1,7 +1,8 @@
 // Operations on rows other than GEMMs: embedding, norms and gates (prefill, and rows that the producing kernel did not
 // prepare), SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
 //
-// Grid: one block of 256 threads a row, or for each 1024 values of an array. Bytes moved: each input and output once.
+// Grid: one block of 256 threads a row, or for each 1024 values of an array, unless a kernel says otherwise. Bytes moved: each
+// input and output once.
 // Prepared rows have the same bits in every kernel that prepares them (`Next` in common.cuh). Widths are multiples of 32.
 #include "common.cuh"
 #include "sequences.cuh"
@@ -30,7 +31,7 @@ KERNEL(256, 4) random_bf16(bf16* dst, u64 n, float std, u64 seed) {
     allow_next();
 }
 
-// Reads n16 words of 16 bytes, four in flight a thread, to measure bandwidth. out[block] is a checksum, so that no load is
+// Reads n16 words of 16 bytes, four in flight a thread, to measure bandwidth. Any grid of 512 threads; out[block] is a checksum, so that no load is
 // optimised away.
 KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
     wait_for_previous();
@@ -59,7 +60,7 @@ KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
 }
 
 // Copies n words from page-locked host memory, around all caches because the host rewrites them. Later kernels read them
-// before their wait, so this kernel never calls `allow_next`.
+// before their wait, so this kernel never calls `allow_next`. Grid (256 words).
 KERNEL(256, 4) take_words(u32* dst, const u32* from, u32 n) {
     wait_for_previous();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
@@ -108,7 +109,7 @@ embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab
     }
 }
 
-// table[row][i] = (cos, sin) of the f32 product position · inv_freq[i] (docs/model.md §4).
+// table[row][i] = (cos, sin) of the f32 product position · inv_freq[i] (docs/model.md §4). Grid (256 values).
 KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, const Row* at, u32 rows) {
     allow_next();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
@@ -216,6 +217,7 @@ KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, cons
     }
 }
 
+// Grid (2048 columns, row).
 KERNEL(256, 4) swiglu_rows(bf16* dst, u32 ldd, const bf16* gu, u32 inter, u32 rows) {
     wait_for_previous();
     allow_next();

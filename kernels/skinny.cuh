@@ -55,14 +55,14 @@ struct Operands {
 };
 
 DEVICE u32 pairs_of_tiles(u32 out) { return (out + R * TILE - 1) / (R * TILE); }
-// Teams of the warps of a block. The gate-and-up weight has enough tiles for eight teams: in the 9B model each team has one
-// pair of tiles, so the block adds up once. Two if a launch has few pairs, or pairs in two forms, which would all fall to one team.
+// Teams of the warps of a block: one with 8 warps or with ADD; eight for gate and up, where in the 9B model each team has one pair
+// of tiles and the block adds up once; else two, because with more, pairs in a second form could all fall to one team.
 template <Epilogue E, class W> constexpr u32 teams = W::WARPS <= 8 || E == ADD ? 1 : E == SWIGLU ? 8 : 2;
 
 // The copies of one warp: a ring of stages of weights and, after the rings of all warps, places for the activations of a step.
 // All tiles need the same activations. With a place for each step of a tile they are copied once, a share by each team, and stay
-// (if STAY: blocks of one or two tiles would make teams wait for each other without a gain). Otherwise each warp copies the
-// activations of a step with its weights.
+// (if STAY, which ADD is not: a block of one or two pairs gains nothing). Otherwise each warp copies the activations of a step
+// with its weights.
 template <u32 NT, u32 TEAMS, bool STAY, class W> struct Copies {
     static constexpr u32 SPLIT = W::WARPS / TEAMS;  // warps that share a pair of tiles
     W weight;

@@ -27,8 +27,8 @@ constexpr u32 HALF = 32;               // keys of a slot of the ring
 // of the ring better.
 constexpr u32 FLIGHT = 2;
 constexpr u32 MOST_SLOTS = 16;
-// A row's sums for a head are in units of 2^m. m changes only for a score more than FAR above it, so weights are at
-// most 2^FAR.
+// A row's sums for a head are in units of 2^(m · unit). m changes only for a score more than FAR / unit above it, so
+// weights are at most 2^FAR.
 constexpr float FAR = 8.f;
 // The keys of a half are two panels of 64 columns, and so are its values. A panel's row has 128 bytes; its 16-byte
 // chunks are permuted so that eight rows of one chunk hit all banks. This is the 128-byte swizzle that the copy engine

@@ -37,7 +37,7 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
 // part [row][head][split] = (m, Σ 2^(s − m)), m = max s, over 256 compressed keys of `level` 1 or 2.
 // Grid (split, KV head, row), 128 threads, 64 keys a warp. A row with at most `all_below` KV blocks chooses them all
 // and gets no parts.
-// Bytes moved: the keys once a row; k2 has 8 a position with two KV heads.
+// Bytes moved: the keys once a row; k2 has 8 bytes a position with two KV heads.
 KERNEL(128, 2)
 select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
            u32 key_tile, float scale, u32 rows, u32 splits, u32 all_below) {
@@ -104,7 +104,7 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
 // keys before the step. A thread block takes every gridDim.x-th step, and the keys of its next step load meanwhile. So
 // the work common to a row (z, queries) is done once a thread block, and a grid of thread blocks that all run at once
 // covers a long context. `window` and `stride` are those of the keys that select_lse read.
-// Bytes moved: k1 once a row, 32 a position with two KV heads.
+// Bytes moved: k1 once a row, 32 bytes a position with two KV heads.
 KERNEL(128, 2)
 select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
               u32 key_tile, float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {

@@ -241,7 +241,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// Whether it only looks at what is kept.
+    /// Whether it neither adds to what is kept nor removes any of it.
     pub fn only_looks(&self) -> bool {
         let Task::Command(command) = self else { return false };
         match command {

@@ -142,7 +142,7 @@ impl Bursts {
         let (mut burst, mut typed, mut wait) = (vec![first], 1, Duration::ZERO);
         while event::poll(wait)? {
             let next = event::read()?;
-            // Control characters, and Escape, which a colour begins with. After a line that was sent they are keys.
+            // Control characters and Escape, as in coloured output. After an Enter that sends a line they are keys.
             let is_control = matches!(pressed(&next), Some((Code::Char(_) | Code::Backspace | Code::Esc, _)));
             let is_sent = wait != PASTING && burst.last().and_then(text) == Some('\r');
             if text(&next).is_none() && (!is_control || is_sent) {

@@ -218,16 +218,16 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let more = warnings.len().saturating_sub(WARNINGS);
     let more = (more > 0).then(|| format!("and {more} more: sala-chat config check lists them all"));
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
-    // Only a command that begins to keep something makes the data directory.
-    let is_there = !task.needs_kept() || context.dirs.data.exists();
-    if named && !is_there {
+    // A command that needs what is kept makes no folder that was named by mistake.
+    let exists = context.dirs.data.exists();
+    if named && task.needs_kept() && !exists {
         let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
         if !(json && task.only_looks()) {
             return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
         }
         context.warn(&why);
     }
-    let _log = is_there.then(|| logging::start(&context.dirs, &context.config().log, verbose));
+    let _log = (exists || !task.only_looks()).then(|| logging::start(&context.dirs, &context.config().log, verbose));
     let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
     panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
     dispatch(&context, task, laboratory)

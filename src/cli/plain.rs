@@ -279,7 +279,8 @@ impl Plain {
             }
             Outcome::Local(Local::Save { key, value, now }) => {
                 let mut out = vec![Out::Keep(key, value)];
-                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Runtime(_)) || shows_looks(o)) {
+                let looks = |o: &Outcome| matches!(o, Outcome::Local(Local::Show(display)) if is_of_looks(display));
+                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Runtime(_)) || looks(o)) {
                     out.extend(self.outcome(command, *outcome));
                 }
                 out
@@ -317,10 +318,6 @@ impl Plain {
 /// Whether it changes what answers looked at, the one display setting of line mode.
 fn is_of_looks(display: &Display) -> bool {
     display.iter().all(|(key, _)| *key == "ui.look")
-}
-
-fn shows_looks(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Local(Local::Show(display)) if is_of_looks(display))
 }
 
 /// `1,3-5` as places from 0, of `count` files.

@@ -168,14 +168,10 @@ impl Loop {
                 recv(events) -> event => if let Ok(event) = event { self.event(event)?; },
                 recv(notices) -> notice => match notice {
                     Ok(notice) => self.event(Event::Notice(notice))?,
-                    Err(_) => runtime_open = false,
+                    Err(_) => { runtime_open = false; self.runtime_lost(); }
                 },
                 recv(signals) -> what => if let Ok(what) = what { self.outside(what)?; },
                 default(timeout) => {}
-            }
-            if !runtime_open && self.app.phase != Phase::Ended && self.end.is_none() {
-                let farewell = format!("sala-chat: {RUNTIME_ENDED}");
-                self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell) });
             }
             for _ in 0..256 {
                 if let Ok(event) = events.try_recv() {
@@ -335,6 +331,13 @@ impl Loop {
             }
         }
         End { exit, farewell: None }
+    }
+
+    fn runtime_lost(&mut self) {
+        if self.app.phase != Phase::Ended {
+            let farewell = Some(format!("sala-chat: {RUNTIME_ENDED}"));
+            self.end.get_or_insert(End { exit: Exit::Failure, farewell });
+        }
     }
 
     fn frame(&mut self) -> io::Result<()> {

@@ -84,8 +84,8 @@ pub(super) fn left_to_children<T>(work: impl FnOnce() -> T) -> T {
 fn action(signal: i32, to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     let to = to.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `to` is null or an action that was read here, with its handler, an empty one or none. `before` has room for one; zeroes are a valid
-    // one, and the call fills it where it succeeds.
+    // SAFETY: `to` is null or an action that was read here, with its own handler, none, or one that reads none of its arguments.
+    // `before` has room for one; zeroes are a valid one, and the call fills it where it succeeds.
     unsafe {
         if libc::sigaction(signal, to, before.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());

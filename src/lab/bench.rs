@@ -29,15 +29,17 @@ const CONTEXTS: [usize; 2] = [512, 32_768];
 /// The first steps of each kind do not count: they load kernels and capture CUDA graphs.
 const WARM_UP: usize = 4;
 
-/// With what the measurement was doing.
-impl From<anyhow::Error> for Failure {
-    fn from(e: anyhow::Error) -> Failure {
-        let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
-        Failure::new(exit, format!("{e:#}"))
-    }
+pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
+    on_device(context, args).map_err(|e| match e.downcast::<Failure>() {
+        Ok(failure) => failure,
+        Err(e) => {
+            let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
+            Failure::new(exit, format!("{e:#}"))
+        }
+    })
 }
 
-pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
+fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
     let Chosen { name: model, note } = open::model(context)?;
     note.iter().for_each(|note| context.note(note));
     let checkpoint = open::checkpoint(context, &model)?;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::report::joined;
 use crate::cli::{Context, Exit, Failure};
+use crate::core::counted;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Check {
@@ -25,8 +26,9 @@ pub struct Check {
 impl Check {
     /// A NaN is never within a budget.
     pub fn compared(name: impl Into<String>, error: f64, budget: f64) -> Check {
-        let ok = Some(error <= budget);
-        Check { name: name.into(), error: Some(error), budget: Some(budget), ok, message: None }
+        // JSON has no NaN and no infinity.
+        let message = (!error.is_finite()).then(|| format!("error {error}"));
+        Check { name: name.into(), error: Some(error), budget: Some(budget), ok: Some(error <= budget), message }
     }
 
     pub fn missed(&self) -> bool {
@@ -34,7 +36,7 @@ impl Check {
     }
 
     pub fn line(&self) -> String {
-        let compared = self.error.zip(self.budget).map(|(error, budget)| format!("{error:.2e} of {budget:.0e}"));
+        let compared = self.error.zip(self.budget).map(|(error, budget)| format!("{error:.2e} of {budget:.1e}"));
         let result = compared.into_iter().chain(self.message.clone()).collect::<Vec<_>>().join(" ");
         format!("{:>4} {:<60} {result}", word(self.ok), self.name).trim_end().to_owned()
     }
@@ -84,13 +86,20 @@ impl Checks<'_> {
     }
 }
 
-/// Prints checks, with `more` in the object and as lines. Exit code 1 for a miss.
-pub(super) fn report(context: &Context, checks: &[Check], more: Value, lines: &[String]) -> Result<Exit, Failure> {
+/// Prints `head`, the checks and `lines`; the object has the fields of `more` too. Exit code 1 for a miss.
+pub(super) fn report(
+    context: &Context,
+    head: String,
+    checks: &[Check],
+    more: Value,
+    lines: Vec<String>,
+) -> Result<Exit, Failure> {
     let missed = checks.iter().filter(|check| check.missed()).count();
     let object = || joined(more, json!({"ok": missed == 0, "missed": missed, "checks": checks}));
     let text = || {
-        let last = format!("{} checks, {missed} missed", checks.len());
-        checks.iter().map(Check::line).chain(lines.iter().cloned()).chain([last]).collect::<Vec<_>>().join("\n")
+        let last = format!("{}, {missed} missed", counted(checks.len() as u64, "check"));
+        let all = std::iter::once(head).chain(checks.iter().map(Check::line)).chain(lines).chain([last]);
+        all.collect::<Vec<_>>().join("\n")
     };
     context.result(object, text)?;
     Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })

@@ -71,17 +71,17 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         false => Default::default(),
     };
     let object = json!({"device": name, "gemm_library": gemms, "ceilings": ceilings, "rates": rates});
-    let mut lines = vec![format!("{name}; GEMMs by {}", gemms.as_deref().unwrap_or("the program's own kernel"))];
-    lines.extend(ceilings.map(|c| {
+    let head = format!("{name}; GEMMs by {}", gemms.as_deref().unwrap_or("the program's own kernel"));
+    let ceilings = ceilings.map(|c| {
         let (read, copy, gemm) = (c.read_gb_per_s, c.copy_gb_per_s, c.gemm_tflops);
         format!("ceilings: read {read:.0} GB/s, copy {copy:.0} GB/s, GEMM {gemm:.0} TFLOP/s")
-    }));
-    lines.extend(rates.iter().map(|r| {
+    });
+    let rates = rates.iter().map(|r| {
         let (ms, gb, tflops, share) = (r.ms, r.gb_per_s, r.tflops, 100.0 * r.share);
         let speed = format!("{ms:>9.4} ms {gb:>7.0} GB/s {tflops:>7.1} TFLOP/s {share:>5.1}% of {}", r.ceiling);
         format!("{:<44} {speed}", r.name)
-    }));
-    report(context, &checks.list, object, &lines)
+    });
+    report(context, head, &checks.list, object, ceilings.into_iter().chain(rates).collect())
 }
 
 /// ‖out − ref‖ / ‖ref‖; infinite if the lengths differ, NaN for NaN.

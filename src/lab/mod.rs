@@ -11,7 +11,7 @@
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
-//! | `checks` | of `kernels`, `golden` and `eval`: a verdict on an error, and the report of many |
+//! | `checks` | of `kernels`, `golden` and `eval`: a check with its verdict, and the report of all |
 //! | `layers` | of `kernels` and `golden`: a lightning or sparse layer with its buffers |
 //! | `subject` | of `bench`, `eval`, `kernels` and `golden`: a model on a device |
 //! | `report`, `scratch` | of every bench: JSON and table; data directory and documents |

@@ -179,12 +179,12 @@ impl Verb {
             if let Some(segment) = self.here.ends.get(&before).copied() {
                 self.point(sibling, segment);
             }
+            self.texts_saved().await;
         } else {
             // A fork made from now on sees that the answer is unfinished.
             self.amend(&message);
         }
         answer.take(self, Delta { thinking: String::new(), answer: more });
-        self.texts_saved().await;
         self.write_answer(answer, plan, &rendered).await?;
         self.sync_quietly().await
     }

@@ -146,7 +146,8 @@ impl State {
     }
 
     pub fn changed(&self) -> u64 {
-        self.following().map_or(0, |_| self.pending(&self.here.tree.path()).len() as u64)
+        let changes = |p: &&Pending| !matches!(p.what, What::Unreadable(_));
+        self.following().map_or(0, |_| self.pending(&self.here.tree.path()).iter().filter(changes).count() as u64)
     }
 
     fn show_changed(&mut self) {
@@ -182,7 +183,7 @@ impl State {
     }
 }
 
-/// `src and plan.md are`.
+/// `src, plan.md are`.
 fn list(paths: &[String]) -> String {
     let verb = if paths.len() == 1 { "is" } else { "are" };
     let shown = |path: &String| if is_spool(path) { "standard input".to_owned() } else { path.clone() };

@@ -101,10 +101,15 @@ impl State {
         let refused = RuntimeError::Refused;
         let preset = find(self.options.presets.as_deref(), name).map_err(refused)?;
         let (mut settings, base) = (self.here.settings.clone(), &self.options.settings);
-        let display = settings.take_preset(name, &preset, base).map_err(|e| refused(format!("preset {name}: {e}")))?;
+        let display = settings.take_preset(name, &preset, base).map_err(|e| {
+            let dir = self.options.presets.as_deref().filter(|_| builtin(name).is_none());
+            refused(format!(
+                "{}: {e}",
+                dir.map_or(format!("preset {name}"), |dir| file_of(dir, name).display().to_string())
+            ))
+        })?;
         let mut message = format!("Preset {name}: {}", summary(&preset, base));
-        let changes = settings.think != self.here.settings.think;
-        if let (true, Err(why), Some(row)) = (changes, self.may_think(settings.think), table::session_row("think")) {
+        if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
             settings.take(row, &self.here.settings);
             message.push_str(&format!(". Its thinking settings were ignored: {why}"));
         }

@@ -35,7 +35,7 @@ impl State {
         self.greet();
         let first = verb(&self.baton, Verb::first_session);
         self = self.resume_verb(0, first).settle();
-        while !(self.quitting && self.background.is_empty() && self.here.all.iter().all(|c| c.wait.is_idle())) {
+        while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Requests that arrived during the last step are handled first, so that a stop never applies to a step
             // that begins after it.
@@ -51,6 +51,10 @@ impl State {
             self = self.settle();
         }
         self.finish();
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.background.is_empty() && self.here.all.iter().all(|conversation| conversation.wait.is_idle())
     }
 
     /// Begins work that needs no event, in any conversation; false if there is none.
@@ -78,7 +82,7 @@ impl State {
             verb(baton, Verb::finish_resume)
         } else if let Some(request) = self.here.queue.pop_front() {
             verb(baton, async move |v| v.carry_out(request).await)
-        } else if (self.here.wants_title || !self.untitled.is_empty()) && self.engine_is_free() {
+        } else if self.title_is_due() {
             verb(baton, Verb::make_title)
         } else if self.watch_is_due() {
             verb(baton, Verb::watch_again)

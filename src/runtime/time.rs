@@ -14,6 +14,8 @@ use crate::runtime::protocol::GotoTarget;
 use crate::store::Change;
 use crate::text::near::meant;
 
+const NO_SYSTEM: &str = "There is no system text. /system TEXT sets one.";
+
 impl Verb {
     /// Moves the head, makes its state live, and notes the cost: `Went back to #7: 30,112 tokens shared, 0 read again.`
     /// `what` begins this sentence, and `next` follows it.
@@ -142,15 +144,14 @@ impl Verb {
     /// An empty text removes it.
     pub async fn system_text(&mut self, text: Option<String>) -> Done {
         let present = self.present_system_text().unwrap_or_default();
-        let none = "There is no system text. `/system TEXT` sets one.";
         let Some(text) = text else {
-            return self.page("System text", if present.is_empty() { none.into() } else { present });
+            return self.page("System text", if present.is_empty() { NO_SYSTEM.into() } else { present });
         };
         self.here.may_write()?;
         // The text may be an edit from `/system edit`.
         let text = Some(edited(&present, &text)).filter(|text| !text.is_empty());
         if text.is_none() && present.is_empty() {
-            return self.say(none.replace('`', ""));
+            return self.say(NO_SYSTEM);
         }
         if self.here.tree.is_empty() {
             self.move_head(None)?;

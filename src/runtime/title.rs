@@ -49,6 +49,10 @@ impl State {
             && answers <= TRIES;
     }
 
+    pub fn title_is_due(&self) -> bool {
+        (self.here.wants_title || !self.untitled.is_empty()) && self.engine_is_free()
+    }
+
     /// The branch that writes a title; `None` if its prefill would take too long.
     fn titling(&self, of: &Untitled) -> Done<Option<Branch>> {
         let message = self.draft(Role::User, None, of.prompt.clone());

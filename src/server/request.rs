@@ -182,7 +182,7 @@ fn matches(alias: &str, name: &str) -> bool {
     Pattern::new(&literal).is_ok_and(|pattern| pattern.matches_with(name, options))
 }
 
-/// An id in a path, with percent-encoding resolved.
+/// An id in a path, or why it cannot be read; [`resolved`] makes a refusal of that.
 pub(super) type Id = Result<Path<String>, PathRejection>;
 
 pub(super) fn resolved(id: Id) -> Result<String> {

@@ -86,6 +86,9 @@ impl Store {
             self.read(|db| {
                 let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
                 for (id, sent_in) in some {
+                    if hits.len() >= limit {
+                        break;
+                    }
                     let Some(name) = shown.by(*id, *sent_in) else { continue };
                     let mut one = text_of.query([id])?;
                     let Some(row) = one.next()? else { continue };
@@ -108,7 +111,6 @@ impl Store {
                 break;
             }
         }
-        hits.truncate(limit);
         Ok(hits)
     }
 }

@@ -251,7 +251,7 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
     quoted(answer).iter().map(compared).collect()
 }
 
-/// The line that shares most with a text, by the rarity of its longer words: document and line from 1.
+/// The line that shares most with a text, by the rarity of its longer words: document, line from 1, its text.
 pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64, &'a str)> {
     let topics: HashSet<u64> =
         words(text).iter().filter(|word| word.is_topical(text)).map(|word| word.folded).collect();

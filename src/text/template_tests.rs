@@ -1,7 +1,7 @@
 use super::*;
 
-#[path = "../../tests/support/cpu_time.rs"]
-mod cpu_time;
+/// For what takes milliseconds on an idle machine.
+const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn source(name: &str) -> &'static str {
     match name {
@@ -251,11 +251,10 @@ fn hostile_templates_are_refused_in_one_line_and_soon() {
         ("source", "x".repeat(2 << 20), "bytes, more than"),
     ];
     for (name, source, expected) in cases {
-        let begun = cpu_time::of_this_thread();
+        let begun = std::time::Instant::now();
         let error = refusal(&source);
         assert!(error.contains(expected) && !error.contains('\n'), "{name}: {error}");
-        let took = cpu_time::of_this_thread() - begun;
-        assert!(took.as_secs() < 10, "{name} took {took:?}");
+        assert!(begun.elapsed() < SOON, "{name} took {:?}", begun.elapsed());
     }
     // What is long and harmless is not refused.
     assert!(refusal(&format!("{{{{ 1{} }}}}", "+1".repeat(1_000))).contains("bytes"));
@@ -267,10 +266,10 @@ fn a_rendering_can_be_stopped() {
     let t =
         Template::new("{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}", "", "")
             .unwrap();
-    let begun = cpu_time::of_this_thread();
+    let begun = std::time::Instant::now();
     let error = t.render_until(&[], &RenderOptions::default(), &|| true).unwrap_err();
     assert!(matches!(error, TextError::Stopped) || error.to_string().contains("fuel"), "{error}");
-    assert!((cpu_time::of_this_thread() - begun).as_secs() < 2);
+    assert!(begun.elapsed() < SOON);
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Outcome<'_> {
 
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
+    /// Chances of drafts. A session saves and restores them; the measured costs belong to the machine.
     pub calibration: Calibration,
     costs: Costs,
     /// Means over about the last 64 rounds: tokens and seconds of a round.

@@ -250,7 +250,7 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
             }
             // In a list of faults each names its field.
             let place = map.get("loc").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-            let place: Vec<&str> = place.filter(|l| *l != "body").collect();
+            let place: Vec<&str> = place.filter(|l| !l.is_empty() && *l != "body").collect();
             Some(if place.is_empty() { inner } else { format!("{}: {inner}", place.join(".")) })
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => None,

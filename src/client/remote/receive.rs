@@ -234,15 +234,17 @@ impl<'c> Received<'c> {
         self.first.get_or_insert(now);
         self.last = Some(now);
         if let Some(steer) = &mut self.steer {
-            let last = tokens.iter().position(|token| {
-                let steered = steer.drawn(*token, false);
-                // The server samples, so its tokens cannot be replaced.
-                self.over_budget |= matches!(steered, Steered::Instead(_));
-                matches!(steered, Steered::Last)
-            });
-            if let Some(at) = last {
-                tokens.truncate(at + 1);
-                self.ended = Some((Ended::Repeats, now));
+            for (at, token) in tokens.iter().enumerate() {
+                match steer.drawn(*token, false) {
+                    Steered::Take => {}
+                    // The server samples, so its tokens cannot be replaced.
+                    Steered::Instead(_) => self.over_budget = true,
+                    Steered::Last => {
+                        tokens.truncate(at + 1);
+                        self.ended = Some((Ended::Repeats, now));
+                        break;
+                    }
+                }
             }
         }
         self.tokens.extend_from_slice(&tokens);

@@ -184,7 +184,7 @@ impl Worker {
         let mut is_lost = true;
         for command in std::mem::take(&mut self.waiting) {
             let (changed, id, base) = about(&command);
-            // A server is sent whole conversations, so a restored one rests on no other.
+            // Each request contains its whole conversation, so a restored sequence needs nothing of the lost one.
             let replaces = matches!(command, Command::Restore { .. } | Command::Release { .. } | Command::Fork { .. });
             is_lost &= !(replaces && changed == Some(lost));
             match id {

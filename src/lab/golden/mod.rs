@@ -42,7 +42,8 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => replayed(dir, *cuda)?,
     };
-    report(context, &checks, json!({"device": device}), &[device])
+    let object = json!({"device": device});
+    report(context, device, &checks, object, Vec::new())
 }
 
 fn max_error(found: &[f32], golden: &[f32]) -> f64 {

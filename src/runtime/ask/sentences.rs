@@ -14,15 +14,15 @@ const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', 
 /// The end of a sentence is looked for in this many bytes: a scan of a whole long sentence per token would be quadratic.
 const LOOKED_BACK: usize = 64;
 
-/// Whether the sentence that `text` ends with is over before `next`.
-fn is_over(text: &str, next: &str) -> bool {
+/// Whether the sentence that ends with `text` is over before `next`. `long`: more of it precedes `text`.
+fn is_over(text: &str, next: &str, long: bool) -> bool {
     let words = text.trim_end();
     let marked = words.trim_end_matches(CLOSING).ends_with(MARKS);
     let space = words.len() < text.len() || next.starts_with(char::is_whitespace);
     // Scripts without spaces have no white space after the mark.
     let wide = words.ends_with(WIDE_MARKS) && !next.is_empty();
     let ended = text.ends_with('\n') || (marked && (space || wide));
-    ended && text.trim().chars().count() >= LEAST_CHARACTERS
+    ended && (long || text.trim().chars().count() >= LEAST_CHARACTERS)
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Sentences {
     /// A token extended the text by `text[old..]`; `looked` is its attention.
     pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
         let begin = self.from.max(text.floor_char_boundary(old.saturating_sub(LOOKED_BACK)));
-        if is_over(&text[begin..old], &text[old..]) {
+        if is_over(&text[begin..old], &text[old..], begin > self.from) {
             self.close(old);
         }
         let Some(looked) = looked else { return };
@@ -108,6 +108,8 @@ mod tests {
         assert_eq!(ends(&["He said \"no", ".\"", " Then", " left"]), ["He said \"no.\"", " Then left"]);
         assert_eq!(ends(&["桥是红色的", "。", "它很长", "。"]), ["桥是红色的。", "它很长。"]);
         assert_eq!(ends(&["One two.\n\n", "Three"]), ["One two.\n\n", "Three"]);
+        let row = format!("| a |{}|\n", " ".repeat(80));
+        assert_eq!(ends(&[&row, "| b |"]), [&row, "| b |"]);
         assert!(ends(&[]).is_empty());
     }
 

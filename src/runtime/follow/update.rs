@@ -50,6 +50,9 @@ impl Verb {
             text.push_str(&format!("    {word:<10}  {}  {size}\n", p.name));
         }
         let more = pending.len().saturating_sub(LISTED);
+        if more > 0 {
+            text.push_str(&format!("    and {more} more\n"));
+        }
         let new = match self.options.config.follow.new {
             NewFiles::Ask => "asks about new files",
             NewFiles::Take => "reads new files",
@@ -57,7 +60,6 @@ impl Verb {
         };
         text.push_str(&match pending.iter().all(|p| matches!(p.what, What::Unreadable(_))) {
             true => "No text changed since it was read.\n".to_owned(),
-            false if more > 0 => format!("    and {more} more\n\nThe next question reads these changes and {new}.\n"),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });
         self.page("Changes", text)

@@ -44,7 +44,7 @@ impl SourceError {
             Self::File { problem, .. } => format!("{problem}{}", problem.another_reader()),
             Self::NotFound { similar, .. } => format!("No such file.{}", similar_note(similar)),
             Self::NoMatch(_) => "no file matches it".to_owned(),
-            other => other.to_string(),
+            other => other.to_string().replace(" Nothing was loaded.", ""),
         }
     }
 }
@@ -83,10 +83,10 @@ impl Problem {
         }
     }
 
-    /// The outcome for a file alone, where the problem names no next step.
+    /// " Nothing was loaded." where the problem names no next step.
     fn outcome(&self) -> &'static str {
-        let names_one = matches!(self, Problem::Advised(_) | Problem::NeedsConverter { .. } | Problem::TooLarge { .. });
-        if names_one { "" } else { " Nothing was loaded." }
+        let advises = matches!(self, Problem::Advised(_) | Problem::NeedsConverter { .. } | Problem::TooLarge { .. });
+        if advises { "" } else { " Nothing was loaded." }
     }
 
     /// A converter to use in place of the reader here, if one is known.
