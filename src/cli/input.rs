@@ -90,25 +90,15 @@ fn text(event: &TermEvent) -> Option<char> {
     }
 }
 
+/// A key that leaves the screen, for the editor or the shell. Between pasted text it is a control character.
+fn leaves(event: &TermEvent) -> bool {
+    matches!(pressed(event), Some((Code::Char('g' | 'z'), KeyModifiers::CONTROL)))
+}
+
 /// The text of a burst with Enter between other text, which is a paste. A single Enter at the end sends.
 fn pasted(burst: &[char]) -> Option<String> {
     let text: String = burst.iter().collect();
     text.trim().contains('\r').then_some(text)
-}
-
-/// What a burst means, and whether more of a paste may follow. Control characters between pasted text are dropped.
-fn understood(mut burst: Vec<TermEvent>, continues: bool) -> (Vec<Event>, bool) {
-    let typed: Vec<char> = burst.iter().filter_map(text).collect();
-    let end = burst.iter().rposition(|event| text(event).is_some()).map_or(0, |last| last + 1);
-    let keys = burst.split_off(end).into_iter().filter_map(translate);
-    let long = typed.len() >= PASTED;
-    let paste = if continues && typed.len() > 1 { Some(typed.iter().collect()) } else { pasted(&typed) };
-    let may_continue = paste.is_some() || long && typed.last() != Some(&'\r');
-    let events: Vec<Event> = match paste {
-        Some(text) => vec![Event::Paste(text)],
-        None => burst.into_iter().filter(|event| !long || text(event).is_some()).filter_map(translate).collect(),
-    };
-    (events.into_iter().chain(keys).collect(), may_continue)
 }
 
 impl Bursts {
@@ -138,24 +128,30 @@ impl Bursts {
 
     /// A key of text and those that follow it at once. One key alone is not delayed.
     fn text(&mut self, first: TermEvent) -> io::Result<Vec<Event>> {
+        let mut burst: Vec<char> = text(&first).into_iter().collect();
+        let mut events: Vec<Event> = translate(first).into_iter().collect();
         let continues = self.pasted.is_some_and(|at| at.elapsed() < PASTED_ON);
-        let (mut burst, mut typed, mut wait) = (vec![first], 1, Duration::ZERO);
+        let (mut wait, mut held) = (Duration::ZERO, None);
         while event::poll(wait)? {
             let next = event::read()?;
-            // Control characters and Escape, as in coloured output. After an Enter that sends a line they are keys.
-            let is_control = matches!(pressed(&next), Some((Code::Char(_) | Code::Backspace | Code::Esc, _)));
-            let is_sent = wait != PASTING && burst.last().and_then(text) == Some('\r');
-            if text(&next).is_none() && (!is_control || is_sent) {
+            let Some(c) = text(&next) else {
+                if wait == PASTING && held.is_none() && leaves(&next) {
+                    held = Some(next);
+                    continue;
+                }
                 self.ahead = Some(next);
                 break;
-            }
-            typed += usize::from(text(&next).is_some());
-            burst.push(next);
-            wait = if continues || typed >= PASTED { PASTING } else { BURST };
+            };
+            held = None;
+            burst.push(c);
+            events.extend(translate(next));
+            wait = if continues || burst.len() >= PASTED { PASTING } else { BURST };
         }
-        let (events, may_continue) = understood(burst, continues);
-        self.pasted = may_continue.then(Instant::now);
-        Ok(events)
+        let text = if continues && burst.len() > 1 { Some(burst.iter().collect()) } else { pasted(&burst) };
+        let long = burst.len() >= PASTED && burst.last() != Some(&'\r');
+        self.pasted = (text.is_some() || long).then(Instant::now);
+        let events = text.map_or(events, |text| vec![Event::Paste(text)]);
+        Ok(events.into_iter().chain(held.and_then(translate)).collect())
     }
 
     fn arrows(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
@@ -255,8 +251,6 @@ pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
-    use crossterm::event::KeyEvent;
-
     use super::*;
 
     #[test]
@@ -301,26 +295,6 @@ mod tests {
             assert_eq!(burst(typed), None, "{typed:?}");
         }
         assert_eq!(typed_ahead(b"one\rtwo"), [Event::Paste("one\rtwo".into())]);
-    }
-
-    #[test]
-    fn control_characters_between_pasted_text_are_no_keys() {
-        let burst = |text: &str| -> Vec<TermEvent> {
-            let key = |c: char| match c {
-                '\r' => KeyEvent::new(Code::Enter, KeyModifiers::NONE),
-                '\x07' => KeyEvent::new(Code::Char('g'), KeyModifiers::CONTROL),
-                c => KeyEvent::new(Code::Char(c), KeyModifiers::NONE),
-            };
-            text.chars().map(|c| TermEvent::Key(key(c))).collect()
-        };
-        let keys = |text: &str| -> Vec<Event> { burst(text).into_iter().filter_map(translate).collect() };
-        let long = "forty characters of one line in a burst ";
-        assert_eq!(understood(burst("one\x07\rtwo"), false), (vec![Event::Paste("one\rtwo".into())], true));
-        assert_eq!(understood(burst(&format!("a\x07b{long}")), false), (keys(&format!("ab{long}")), true));
-        assert_eq!(understood(burst("more\x07 of it"), true), (vec![Event::Paste("more of it".into())], true));
-        // Typed by a script, and at the end of a burst.
-        assert_eq!(understood(burst("one\x07two"), false), (keys("one\x07two"), false));
-        assert_eq!(understood(burst(&format!("{long}\x07")), false), (keys(&format!("{long}\x07")), true));
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl Verb {
             followed.paths.iter().cloned().partition(|path| skipped.iter().any(|skipped| skipped.name == *path));
         self.info(format!("{} followed: /changes lists what changed, the next question reads it.", list(&read)));
         if !unread.is_empty() {
-            self.warn(format!("{} not read: the next question reads what can be read by then.", list(&unread)));
+            self.warn(format!("{} not read: there is nothing to read yet.", list(&unread)));
         }
         self.show_changed();
         Ok(())

@@ -224,18 +224,16 @@ impl State {
         }
     }
 
-    pub fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> Vec<Quote> {
+    /// The quotes of an answer. For one that found nothing, a note with the line nearest to the question.
+    pub fn quotes(&mut self, parent: Option<MessageId>, answer: &str) -> (Vec<Quote>, Option<String>) {
         let path = self.here.tree.path_to(parent);
         let documents = self.indexes.of(&path);
         let quotes = cited::check(answer, &sources(&documents));
-        let question = path.last().filter(|m| m.role == Role::User);
-        if quotes.is_empty()
-            && NOT_FOUND.iter().any(|words| answer.contains(words))
-            && let Some((name, line, text)) = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)))
-        {
-            self.info(format!("Nearest: {name}:{line}: {}", shortened(text, NEAREST_CHARACTERS)));
-        }
-        quotes
+        let found_nothing = quotes.is_empty() && NOT_FOUND.iter().any(|words| answer.contains(words));
+        let question = path.last().filter(|m| m.role == Role::User && found_nothing);
+        let nearest = question.and_then(|m| cited::nearest(&m.text, &sources(&documents)));
+        let note = |(name, line, text)| format!("Nearest: {name}:{line}: {}", shortened(text, NEAREST_CHARACTERS));
+        (quotes, nearest.map(note))
     }
 
     pub fn quotes_page(&mut self, at: Option<u64>) -> Done {

@@ -51,7 +51,7 @@ fn summary(preset: &Preset, configured: &Settings) -> String {
     if preset.system.is_some() {
         parts.push("a system text".into());
     }
-    if parts.is_empty() { "no value differs from the settings".to_owned() } else { parts.join(", ") }
+    if parts.is_empty() { "the configured values".to_owned() } else { parts.join(", ") }
 }
 
 /// A built-in preset or one of the user's.

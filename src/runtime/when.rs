@@ -82,8 +82,9 @@ impl Verb {
             );
         }
         let (name, all) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
-        let (done, asked, seconds) = (lines.len(), listed(&lines, all), started.elapsed().as_secs_f64());
-        page.push_str(&format!("\nAsked after {done} of {of} kept states of {name} ({asked}), in {seconds:.1} s.\n"));
+        let (done, states) = (lines.len(), counted(of as u64, "kept state"));
+        let (asked, seconds) = (listed(&lines, all), started.elapsed().as_secs_f64());
+        page.push_str(&format!("\nAsked after {done} of {states} of {name} ({asked}), in {seconds:.1} s.\n"));
         self.page(&format!("When: {question}"), page)
     }
 }

@@ -194,6 +194,24 @@ fn a_paste_that_arrives_in_several_parts_is_one_paste() {
 }
 
 #[test]
+fn keys_that_leave_the_screen_are_no_keys_within_a_paste() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = pty::program(home.path(), &["--device", "cpu"]);
+    command.env("VISUAL", editor(home.path(), "echo > opened"));
+    let mut t = Terminal::spawn(command, 80, 24);
+    t.wait_for("DEMO");
+    let long = "a line of a text that is pasted ".repeat(2);
+    t.send(format!("{long}\x07and more").as_bytes());
+    t.wait_for("and more");
+    // Other keys act at their place.
+    t.send(format!("\x15{long}\x15short").as_bytes());
+    t.wait("the last word", |text| text.contains("> short") && !text.contains("pasted"));
+    assert!(!home.path().join("opened").exists());
+    t.send(b"\x15/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn a_removed_flag_emoji_leaves_nothing_on_the_screen() {
     let mut t = start();
     // After the placeholder of an empty input.

@@ -205,9 +205,11 @@ impl State {
             let meta = &message.meta;
             (self.here.meters.tokens_per_s, self.here.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
         }
-        message.meta.quotes = self.quotes(message.parent, &message.text);
+        let (quotes, nearest) = self.quotes(message.parent, &message.text);
+        message.meta.quotes = quotes;
         self.amend(&message);
         self.report(Notice::Finished(message));
+        nearest.into_iter().for_each(|note| self.info(note));
     }
 
     pub fn count_tokens(&mut self, meta: &mut MessageMeta, stats: &PrefillStats, end: &JobDone, position: u64) {

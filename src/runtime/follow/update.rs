@@ -56,7 +56,7 @@ impl Verb {
         let new = match self.options.config.follow.new {
             NewFiles::Ask => "asks about new files",
             NewFiles::Take => "reads new files",
-            NewFiles::Ignore => "ignores new files",
+            NewFiles::Ignore => "ignores other new files",
         };
         text.push_str(&match pending.iter().all(|p| matches!(p.what, What::Unreadable(_))) {
             true => "No text changed since it was read.\n".to_owned(),

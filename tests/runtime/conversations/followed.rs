@@ -384,7 +384,7 @@ fn named_files_that_cannot_be_read_are_all_named_and_read_once_they_can() {
     t.send(Request::Follow(["d".to_owned()].into_iter().chain(named).chain(["a.txt".to_owned()]).collect()));
     let note = t.note_with("followed");
     assert!(note.contains("a.txt are followed") && !note.contains("named"), "{note}");
-    let unread = t.note_with("are not read: the next question reads what can be read by then.");
+    let unread = t.note_with("are not read: there is nothing to read yet.");
     assert!((0..7).all(|n| unread.contains(&format!("named{n}.bin"))) && !unread.contains("a.txt"), "{unread}");
     let skipped = t.seen.iter().filter_map(|n| match n {
         Notice::Note(Level::Warn, text) if text.starts_with("Skipped ") => Some(text.as_str()),
