@@ -139,7 +139,7 @@ fn the_head_of_a_huge_file_is_read_without_counting_the_rest() {
         let begun = Instant::now();
         load(&t, &["huge.txt"], options);
         let note = t.note_with("Read huge.txt: ");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert!(note.contains("tokens in"), "{note}");
         let read = t.work().0;
         assert!((480..600).contains(&read), "{read}");
