@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::engine::protocol::{BlockLook, Looked};
 
-/// A shorter sentence (a list number, for example) belongs to the next one.
+/// A shorter sentence (a list number, for example) belongs to the next one. White space does not count.
 const LEAST_CHARACTERS: usize = 4;
 
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
@@ -14,21 +14,21 @@ const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', 
 /// The end of a sentence is looked for in this many bytes: a scan of a whole long sentence per token would be quadratic.
 const LOOKED_BACK: usize = 64;
 
-/// Whether the sentence that ends with `text` is over before `next`. `long`: more of it precedes `text`.
-fn is_over(text: &str, next: &str, long: bool) -> bool {
+/// Whether a sentence that ends with `text` is over before `next`.
+fn is_over(text: &str, next: &str) -> bool {
     let words = text.trim_end();
     let marked = words.trim_end_matches(CLOSING).ends_with(MARKS);
     let space = words.len() < text.len() || next.starts_with(char::is_whitespace);
     // Scripts without spaces have no white space after the mark.
     let wide = words.ends_with(WIDE_MARKS) && !next.is_empty();
-    let ended = text.ends_with('\n') || (marked && (space || wide));
-    ended && (long || text.trim().chars().count() >= LEAST_CHARACTERS)
+    text.ends_with('\n') || (marked && (space || wide))
 }
 
 #[derive(Debug)]
 pub(super) struct Sentences {
-    /// Byte offset of the open sentence.
+    /// Byte offset of the open sentence, and its characters.
     from: usize,
+    characters: usize,
     /// Share and forced share by block, summed over the `tokens` tokens of the open sentence.
     sums: BTreeMap<u32, (f64, f64)>,
     tokens: u64,
@@ -39,15 +39,16 @@ pub(super) struct Sentences {
 
 impl Sentences {
     pub(super) fn after(bytes: usize) -> Sentences {
-        Sentences { from: bytes, sums: BTreeMap::new(), tokens: 0, block_tokens: 0, done: Vec::new() }
+        Sentences { from: bytes, characters: 0, sums: BTreeMap::new(), tokens: 0, block_tokens: 0, done: Vec::new() }
     }
 
     /// A token extended the text by `text[old..]`; `looked` is its attention.
     pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
         let begin = self.from.max(text.floor_char_boundary(old.saturating_sub(LOOKED_BACK)));
-        if is_over(&text[begin..old], &text[old..], begin > self.from) {
+        if self.characters >= LEAST_CHARACTERS && is_over(&text[begin..old], &text[old..]) {
             self.close(old);
         }
+        self.characters += text[old..].chars().filter(|c| !c.is_whitespace()).count();
         let Some(looked) = looked else { return };
         self.tokens += looked.tokens;
         self.block_tokens = looked.block_tokens;
@@ -66,7 +67,7 @@ impl Sentences {
             blocks.map(|(block, (share, forced))| BlockLook { block, share: mean(share), forced: mean(forced) });
         let looked = Looked { tokens, block_tokens: self.block_tokens, blocks: blocks.collect() };
         self.done.push((end, looked));
-        self.from = end;
+        (self.from, self.characters) = (end, 0);
     }
 
     pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
