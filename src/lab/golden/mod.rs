@@ -42,8 +42,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => replayed(dir, *cuda)?,
     };
-    let object = json!({"device": device});
-    report(context, device, &checks, object, Vec::new())
+    report(context, device.clone(), &checks, json!({"device": device}), Vec::new())
 }
 
 fn max_error(found: &[f32], golden: &[f32]) -> f64 {

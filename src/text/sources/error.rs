@@ -29,9 +29,7 @@ pub enum SourceError {
         "The files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing was loaded."
     )]
     TotalTooLarge { limit_mib: u64 },
-    #[error(
-        "More than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing was loaded."
-    )]
+    #[error("{} Nothing was loaded.", too_many(*.limit))]
     TooMany { limit: usize },
     #[error("stopped")]
     Cancelled,
@@ -44,7 +42,8 @@ impl SourceError {
             Self::File { problem, .. } => format!("{problem}{}", problem.another_reader()),
             Self::NotFound { similar, .. } => format!("No such file.{}", similar_note(similar)),
             Self::NoMatch(_) => "no file matches it".to_owned(),
-            other => other.to_string().replace(" Nothing was loaded.", ""),
+            Self::TooMany { limit } => too_many(*limit),
+            other => other.to_string(),
         }
     }
 }
@@ -95,6 +94,10 @@ impl Problem {
         let line = super::read::suggested(extension);
         line.map(|line| format!(" Another reader: load.converters.{extension} = \"{line}\"")).unwrap_or_default()
     }
+}
+
+fn too_many(limit: usize) -> String {
+    format!("More than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern.")
 }
 
 fn similar_note(similar: &Option<String>) -> String {

@@ -304,3 +304,10 @@ fn where_nothing_can_be_read_each_file_is_read_once() {
     assert!(error.starts_with("a.docx: the converter"), "{error}");
     assert_eq!(std::fs::read_to_string(log).unwrap().lines().count(), 2);
 }
+
+#[test]
+fn a_limit_names_its_outcome_unless_only_a_path_is_skipped() {
+    let error = SourceError::TooMany { limit: 3 };
+    assert!(error.to_string().ends_with("or a narrower pattern. Nothing was loaded."), "{error}");
+    assert!(error.reason().ends_with("or a narrower pattern."), "{}", error.reason());
+}
