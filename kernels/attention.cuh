@@ -51,11 +51,13 @@ struct Queries {
         all.load(q, group);
         return all;
     }
-    // Adds the products with 8 keys over columns 32b..32b+31. k: the lane's 16 bytes of key g. s[0], s[1]: head g with
-    // keys 2t, 2t + 1; s[2], s[3]: head g + 8 with the same keys.
-    DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
-        mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
-        mma(s, lo[b].z, hi[b].z, lo[b].w, hi[b].w, k.z, k.w);
+    // Adds the products with 8 keys over part p = 0..7 of the columns, two for each 32. k: the lane's 16 bytes of key g in columns
+    // 32 · (p / 2) on. s[0], s[1]: head g with keys 2t, 2t + 1; s[2], s[3]: head g + 8 with the same keys. A sum waits for its last
+    // product, so callers take a part of several sums in turn.
+    DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 p) const {
+        const uint4 x = lo[p / 2], y = hi[p / 2];
+        if (p % 2) mma(s, x.z, y.z, x.w, y.w, k.z, k.w);
+        else mma(s, x.x, y.x, x.y, y.y, k.x, k.y);
     }
 };
 
@@ -99,9 +101,11 @@ DEVICE void attend_128(unsigned char* bytes, Queried queries, const bf16* k, con
     const float unit = scale * LOG2E;
     float s[4][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
 #pragma unroll
-    for (u32 n = 0; n < 4; n++) {
+    for (u32 p = 0; p < 8; p++)
 #pragma unroll
-        for (u32 b = 0; b < 4; b++) query.score(s[n], key[n][b], b);
+        for (u32 n = 0; n < 4; n++) query.score(s[n], key[n][p / 2], p);
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
 #pragma unroll
         for (u32 e = 0; e < 4; e++) s[n][e] = live(n * 8 + 2 * t + (e & 1)) ? s[n][e] * unit : NEVER;
         m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));

@@ -151,6 +151,13 @@ DEVICE u32 kept(u32 x) {
     asm volatile("" : "+r"(x));
     return x;
 }
+// All bits, which the compiler does not know. Words that a loop uses side by side as an operand, and that were loaded in another
+// order, are put side by side once if an instruction lies between: x & all_ones(). Else the compiler moves them for every use.
+DEVICE u32 all_ones() {
+    u32 bytes;
+    asm volatile("mov.u32 %0, %%total_smem_size;" : "=r"(bytes));
+    return bytes ? 0xffffffffu : 0;
+}
 // An address in shared memory that stays in one register instead of being recomputed at each use.
 typedef u32 SharedAt;
 DEVICE SharedAt shared_at(const void* p) { return kept(shared_address(p)); }

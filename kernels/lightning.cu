@@ -13,8 +13,9 @@
 #include "lightning.cuh"
 #include "sequences.cuh"
 
-// Shared memory of lightning_verify for each row. It is small so that a thread block fits on a multiprocessor next to
-// the previous GEMM, which takes most of it for its rows.
+// Shared memory of lightning_verify for each of the rows that it handles at a time. It is small so that a thread block fits on a
+// multiprocessor next to the previous GEMM, which takes most of it for its rows.
+constexpr u32 VERIFY_ROWS = 8;
 struct VerifyRow {
     bf16 q[HEAD], k[HEAD], v[TILE_V], gate[TILE_V];
     float parts[4][TILE_V];  // first the row's (cos, sin) [64], later sums over 32 k each
@@ -64,55 +65,61 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     allow_next();
     wait_for_previous();
 
-    // Loads of all rows are issued before the first row is used. Loops are not unrolled, to keep the code short: with
-    // one row nearly every instruction runs once.
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * 64; i += 256) {
-        const u32 r = i >> 6, c = i & 63, col = (c & 15) * 8;
-        const bf16* from = x + u64(r) * ldx;
-        if (c < 32) copy_async(c < 16 ? sh[r].q + col : sh[r].k + col, from + (c < 16 ? q_col + head * HEAD : k_col + kv_head * HEAD) + col);
-        else if (rope) copy_async(&sh[r].parts[0][0] + (c - 32) * 4, rope + r * 64 + (c - 32) * 2);
-        if (gate && c >= 4 && c < 8) copy_async(sh[r].gate + (col - 32), gate + u64(row.first + r) * ldx + head * HEAD + tile + (col - 32));
-        if (c < 4) copy_async(sh[r].v + col, from + v_col + kv_head * HEAD + tile + col);
-    }
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();  // all rows have arrived
-#pragma unroll 1
-    for (u32 task = warp; task < 2 * rows; task += 8) {
-        bf16* at = task & 1 ? sh[task >> 1].k : sh[task >> 1].q;
-        HeadPart(at, rope ? reinterpret_cast<const float2*>(sh[task >> 1].parts) : nullptr).norm_rotate(at, norm, weights, rope, eps);
-    }
-    __syncthreads();  // q, k and v of all rows
-#pragma unroll 1
-    for (u32 r = 0; r < rows; r++) {
-        part.absorb(load16(&sh[r].k[k0]), reinterpret_cast<const u32*>(&sh[r].v[v0]));
-        float y[2];
-        part.read(y, load16(&sh[r].q[k0]));
-        // Lanes that differ only in bits 3 and 4 have the same two columns: each keeps one and hands over the other. In
-        // every lane the order is ((k 0..7 + k 8..15) + (k 16..23 + k 24..31)).
-        const bool second = lane & 8;
-        float sum = second ? y[1] : y[0];
-        sum += shuffle_xor(second ? y[0] : y[1], 8);
-        sum += shuffle_xor(sum, 16);
-        if (lane < 16) sh[r].parts[quarter][v0 + (lane >> 3)] = sum;
-    }
-    __syncthreads();  // parts of all rows
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * TILE_V; i += 256) {
-        const u32 r = i / TILE_V, c = i % TILE_V;
-        const float value = ((sh[r].parts[0][c] + sh[r].parts[1][c]) + (sh[r].parts[2][c] + sh[r].parts[3][c])) * scale;
-        o[u64(r) * ldo + column] = value;
-        if (next.x) next.put(row.first + r, column, value, gate ? next_weight * sigmoid(widen(sh[r].gate[c])) : next_weight, true);
-    }
-    if (head % (heads / kv_heads)) return;
-    // Stores the rows as pending, once a KV head, until the host knows how many are accepted.
     const u64 half = u64((row.slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
-    const u32 piece = (threadIdx.x & 3) * 8;
-    if (threadIdx.x < rows * 4) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + piece, load16(sh[threadIdx.x >> 2].v + piece));
-    if (blockIdx.x == 0)
+    // Loads of a pass over at most 8 rows are issued before the first row is used. Loops are not unrolled, to keep the code short:
+    // with one row nearly every instruction runs once.
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < rows * 16; i += 256) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
+    for (u32 low = 0; low < rows; low += VERIFY_ROWS) {
+        const u32 n = min(rows - low, VERIFY_ROWS);
+        if (low) __syncthreads();  // the rows before are read
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < n * 64; i += 256) {
+            const u32 r = i >> 6, c = i & 63, col = (c & 15) * 8;
+            const bf16* from = x + u64(low + r) * ldx;
+            if (c < 32) copy_async(c < 16 ? sh[r].q + col : sh[r].k + col, from + (c < 16 ? q_col + head * HEAD : k_col + kv_head * HEAD) + col);
+            else if (rope) copy_async(&sh[r].parts[0][0] + (c - 32) * 4, rope + (low + r) * 64 + (c - 32) * 2);
+            if (gate && c >= 4 && c < 8) copy_async(sh[r].gate + (col - 32), gate + u64(row.first + low + r) * ldx + head * HEAD + tile + (col - 32));
+            if (c < 4) copy_async(sh[r].v + col, from + v_col + kv_head * HEAD + tile + col);
+        }
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();  // the rows have arrived
+#pragma unroll 1
+        for (u32 task = warp; task < 2 * n; task += 8) {
+            bf16* at = task & 1 ? sh[task >> 1].k : sh[task >> 1].q;
+            HeadPart(at, rope ? reinterpret_cast<const float2*>(sh[task >> 1].parts) : nullptr).norm_rotate(at, norm, weights, rope, eps);
+        }
+        __syncthreads();  // q, k and v of the rows
+#pragma unroll 1
+        for (u32 r = 0; r < n; r++) {
+            part.absorb(load16(&sh[r].k[k0]), reinterpret_cast<const u32*>(&sh[r].v[v0]));
+            float y[2];
+            part.read(y, load16(&sh[r].q[k0]));
+            // Lanes that differ only in bits 3 and 4 have the same two columns: each keeps one and hands over the other. In
+            // every lane the order is ((k 0..7 + k 8..15) + (k 16..23 + k 24..31)).
+            const bool second = lane & 8;
+            float sum = second ? y[1] : y[0];
+            sum += shuffle_xor(second ? y[0] : y[1], 8);
+            sum += shuffle_xor(sum, 16);
+            if (lane < 16) sh[r].parts[quarter][v0 + (lane >> 3)] = sum;
+        }
+        __syncthreads();  // parts of the rows
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < n * TILE_V; i += 256) {
+            const u32 r = i / TILE_V, c = i % TILE_V;
+            const float value = ((sh[r].parts[0][c] + sh[r].parts[1][c]) + (sh[r].parts[2][c] + sh[r].parts[3][c])) * scale;
+            o[u64(low + r) * ldo + column] = value;
+            if (next.x) next.put(row.first + low + r, column, value, gate ? next_weight * sigmoid(widen(sh[r].gate[c])) : next_weight, true);
+        }
+        if (head % (heads / kv_heads)) continue;
+        // Stores the rows as pending, once a KV head, until the host knows how many are accepted.
+        const u64 to = half + u64(low) * kv_heads * HEAD;
+        const u32 piece = (threadIdx.x & 3) * 8;
+        if (threadIdx.x < n * 4) store16(pend_v + to + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + piece, load16(sh[threadIdx.x >> 2].v + piece));
+        if (blockIdx.x == 0)
+#pragma unroll 1
+            for (u32 i = threadIdx.x; i < n * 16; i += 256) store16(pend_k + to + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
+    }
 }
 
 // Absorbs the pending rows of a sequence into its state.

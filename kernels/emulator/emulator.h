@@ -95,6 +95,7 @@ inline float4 load_fresh(const float* p) { return *reinterpret_cast<const float4
 inline float load_fresh1(const float* p) { return *p; }
 inline u32 load_host(const u32* p) { return *p; }
 inline u32 kept(u32 x) { return x; }
+inline u32 all_ones() { return 0xffffffffu; }
 typedef unsigned char* SharedAt;
 inline SharedAt shared_at(void* p) { return static_cast<SharedAt>(p); }
 inline unsigned char* place(SharedAt at) { return at; }

@@ -27,7 +27,7 @@ kernels! { device;
         of: Ptr("const RowState*"), next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
         gate: Ptr("const bf16*"), heads: u32, kv_heads: u32, scale: f32, eps: f32, all: u32, sequences: u32,
     )
-    grid [4, aside(ldx, device) + heads, sequences], threads 256, shared all * 1152;
+    grid [4, aside(ldx, device) + heads, sequences], threads 256, shared all.min(8) * 1152;
 
     /// Absorbs pending rows
     LightningFold of Lightning [lightning_fold] (

@@ -11,8 +11,10 @@ const SCORED: usize = 32;
 /// Its shared memory: for two turns, four compressed keys per block and the 8 before, 256 bytes each.
 const SCORED_BYTES: usize = 2 * (4 * SCORED + 8) * 256;
 
-/// Launch blocks that score a row of one KV head: two per multiprocessor over all heads and rows, with equal work for
-/// each.
+/// Rows of a sequence for which keys are read once, `SHARE` of `kernels/sparse_select.cu`; 4096 bytes of queries each.
+pub const SHARE: usize = 4;
+
+/// Launch blocks that score a share of one KV head: two per multiprocessor in all, with equal work for each.
 fn abreast(score_blocks: usize, lists: usize, device: &DeviceInfo) -> usize {
     let steps = up(score_blocks, SCORED);
     let most = (2 * device.multiprocessors / lists.max(1)).max(1);
@@ -23,30 +25,31 @@ operands! {
     /// Of the choice of blocks.
     Select:
     Ptr q keys k1 at of step part z scores list count;
-    u32 ldq level window stride heads kv_heads key_tile rows row0 splits score_blocks all_below;
+    u32 ldq level window stride heads kv_heads key_tile rows row0 splits score_blocks all_below apart;
     u32 cap init local topk dense_until;
     f32 scale;
 }
 
 kernels! { device;
     "sparse_select.cu":
-    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys of level 1 or 2 each; nothing for rows that have at most
-    /// `all_below` blocks
+    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys of level 1 or 2 each; nothing for shares of rows that have at
+    /// most `all_below` blocks. A launch block has the share that begins at row `apart` times its index, if one does
     SelectLse of Select [select_lse] (
         part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, level: u32, window: u32, stride: u32, at: Ptr("const Row*"),
         of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32, splits: u32,
-        all_below: u32,
+        all_below: u32, apart: u32,
     )
-    grid [splits, kv_heads, rows], threads 128, shared 65_536;
+    grid [splits, kv_heads, up(rows, apart)], threads 128, shared 65_536 + rows.min(SHARE) * 4096;
 
-    /// Pooled block scores `[row][kv][score_blocks]`, a launch block takes 32 blocks in turns with the others; `window`, `stride` are those of the keys
+    /// Pooled block scores `[row][kv][score_blocks]`, a launch block takes neighbouring turns of 32 blocks each for a share of rows; `window`, `stride` are those of the keys
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
     SelectScores of Select [select_scores] (
         scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
         at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
-        splits: u32, score_blocks: u32, all_below: u32,
+        splits: u32, score_blocks: u32, all_below: u32, apart: u32,
     )
-    grid [abreast(score_blocks, kv_heads * rows, device), kv_heads, rows], threads 128, shared SCORED_BYTES;
+    grid [abreast(score_blocks, kv_heads * up(rows, apart), device), kv_heads, up(rows, apart)], threads 128,
+    shared SCORED_BYTES + rows.min(SHARE) * 4096;
 
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
     /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.

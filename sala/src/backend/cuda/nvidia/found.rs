@@ -36,22 +36,17 @@ pub(super) struct Found {
 
 pub(super) fn find(ordinal: usize) -> Result<Found, String> {
     use sys::CUdevice_attribute as A;
-    let mut names = list()?;
+    let names = list()?;
     let count = names.len();
-    let name = names
-        .get_mut(ordinal)
-        .map(std::mem::take)
-        .ok_or_else(|| format!("GPU {ordinal} was asked for, the driver lists {count}"))?;
+    let missing = || format!("GPU {ordinal} was asked for, the driver lists {count}");
+    let name = names.into_iter().nth(ordinal).ok_or_else(missing)?;
     let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
     let device = result::device::get(index).map_err(|e| format!("cuDeviceGet: {e}"))?;
     let capability = attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
         + attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     if capability < 80 {
-        return Err(format!(
-            "{name} has compute capability {}.{}, 8.0 or newer is needed",
-            capability / 10,
-            capability % 10
-        ));
+        let (major, minor) = (capability / 10, capability % 10);
+        return Err(format!("{name} has compute capability {major}.{minor}, 8.0 or newer is needed"));
     }
     Ok(Found { device, name, capability })
 }

@@ -68,6 +68,8 @@ impl Cuda {
                     score_blocks: plan.score_blocks,
                     // Rows with at most this many blocks take them all, whatever their scores.
                     all_below: operands.topk,
+                    // With several sequences any row may be the first of its sequence: the recording fits all of them.
+                    apart: if caches.len() > 1 { 1 } else { launch::SHARE },
                     ..operands
                 };
                 let d = self.device.driver();
