@@ -24,12 +24,9 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextErro
     environment.add_filter("tojson", python::json);
     environment.add_filter("string", |value: Value| python::str(&value));
     environment.add_filter(source::PERCENT, python::percent);
-    environment.add_filter("length", filters::length);
-    environment.add_filter("count", filters::length);
     environment.add_filter("default", filters::default);
     environment.add_filter("d", filters::default);
     environment.add_filter("trim", filters::trim);
-    environment.add_filter("replace", filters::replace);
     environment.add_filter("int", filters::int);
     environment.add_filter("float", filters::float);
     environment.add_filter("indent", filters::indent);

@@ -10,11 +10,6 @@ use super::python::{indentation, str};
 /// Bytes that indenting may add.
 const INDENT_BYTES: usize = 64 << 20;
 
-/// `length`, which is 0 for what is not defined.
-pub(super) fn length(value: &Value) -> Result<usize, Error> {
-    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
-}
-
 pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, names: Kwargs) -> Result<Value, Error> {
     let or = either(or, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
     let falsy_too = either(boolean, &names, "boolean")?.is_some_and(|value| value.is_true());
@@ -26,18 +21,6 @@ pub(super) fn trim(value: &Value, chars: Option<&str>, names: Kwargs) -> Result<
     let (text, chars) = (str(value), either(chars, &names, "chars")?);
     names.assert_all_used()?;
     Ok(chars.map_or(text.trim(), |chars| text.trim_matches(|c| chars.contains(c))).into())
-}
-
-pub(super) fn replace(
-    value: &Value,
-    old: StringInput<'_>,
-    new: StringInput<'_>,
-    count: Option<i64>,
-    names: Kwargs,
-) -> Result<Value, Error> {
-    let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
-    names.assert_all_used()?;
-    Ok(Value::from(str(value).replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
 }
 
 /// `int`, which gives its default for what is no number.

@@ -5,10 +5,11 @@ use minijinja::{Error, ErrorKind};
 /// Widest padding or indentation.
 const WIDTH: usize = 1_000;
 
-/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
-pub(super) fn fuel(messages: usize) -> u64 {
+/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages. 64 bytes
+/// of a new text count as one.
+pub(super) fn fuel(messages: usize, bytes: usize) -> u64 {
     let n = messages as u64;
-    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
+    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000) + bytes as u64
 }
 
 pub(super) fn refused(what: impl Into<String>) -> Error {

@@ -5,7 +5,6 @@ use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::limits::{check_format, check_width, refused};
-use super::source::SLICE;
 
 /// An argument by its place, or else by its name.
 pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
@@ -18,7 +17,6 @@ pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
 
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match (value.as_str(), value.kind()) {
-        _ if name == SLICE => Some(slice(value, args)?),
         (Some(text), _) => string(state, text, name, args)?,
         (None, ValueKind::Seq) if name == "index" => Some(index(value, args)?),
         (None, ValueKind::Seq | ValueKind::Map) if name == "copy" => from_args(args).map(|()| Some(value.clone()))?,
@@ -68,35 +66,6 @@ fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<O
         }
     };
     Ok(Some(own))
-}
-
-/// `value[start:stop:step]`.
-fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
-    let items: Vec<Value> = match (value.as_str(), value.kind()) {
-        (Some(text), _) => text.chars().map(Value::from).collect(),
-        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
-        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
-        (None, kind) => return Err(refused(format!("a value of type {kind} cannot be sliced"))),
-    };
-    let (length, step) = (items.len() as i64, step.unwrap_or(1));
-    if step == 0 {
-        return Err(refused("a slice cannot have a step of 0"));
-    }
-    // Python's bounds: before the first for a step back, after the last for a step on.
-    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
-    let (first, last) = if step < 0 { (most, least) } else { (least, most) };
-    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
-    let (from, to) = (start.map_or(first, bound), stop.map_or(last, bound));
-    let places: Box<dyn Iterator<Item = i64>> =
-        if step < 0 { Box::new((to + 1..=from).rev()) } else { Box::new(from..to) };
-    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
-    let taken: Vec<Value> = places.step_by(step.unsigned_abs() as usize).filter_map(at).collect();
-    Ok(match value.as_str() {
-        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
-        None if value.is_tuple() => Tuple::from(taken).into(),
-        None => taken.into(),
-    })
 }
 
 /// A method that looks between the arguments `start` and `end`, which count characters.
