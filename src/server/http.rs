@@ -93,7 +93,6 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/v1/chat/completions", answers(chat::read))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", answers(responses::read))
-        .route("/v1/responses/{id}/input_items", request::own(MethodFilter::GET, responses::input_items))
         .route("/v1/responses/input_tokens", request::posted(responses::input_tokens))
         .route("/v1/responses/compact", post(responses::compact))
         .route("/v1/responses/{id}", request::own(MethodFilter::GET, responses::get))

@@ -20,7 +20,7 @@ use axum::routing::{MethodFilter, MethodRouter, on, post};
 use glob::{MatchOptions, Pattern};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
 use crate::engine::protocol::{Cancel, ModelInfo, Token};
@@ -126,12 +126,6 @@ pub(super) async fn whole(body: &mut Body) -> Result<Bytes> {
 
 pub(super) fn object(value: &Value) -> Response {
     Json(value).into_response()
-}
-
-pub(super) fn list(data: Vec<Value>, has_more: bool) -> Value {
-    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
-    let (first_id, last_id) = (id(data.first()), id(data.last()));
-    json!({ "object": "list", "data": data, "has_more": has_more, "first_id": first_id, "last_id": last_id })
 }
 
 pub(super) fn model(shared: &Shared) -> Result<ModelInfo> {
