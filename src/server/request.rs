@@ -274,6 +274,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn half_of_a_character_is_called_so() {
