@@ -4,7 +4,7 @@ use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::limits::{check_format, check_width, refused};
+use super::limits::{count_bytes, refused};
 
 /// An argument by its place, or else by its name.
 pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
@@ -41,12 +41,8 @@ fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<O
         "removeprefix" => text.strip_prefix(one()?).unwrap_or(text).into(),
         "removesuffix" => text.strip_suffix(one()?).unwrap_or(text).into(),
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => within(state, text, name, args)?,
-        "zfill" | "ljust" | "rjust" | "center" => padded(text, name, args)?,
-        "expandtabs" => expanded(text, args)?,
-        "format" => {
-            check_format(text)?;
-            return Ok(None);
-        }
+        "zfill" | "ljust" | "rjust" | "center" => padded(state, text, name, args)?,
+        "expandtabs" => expanded(state, text, args)?,
         _ => {
             let own = match name {
                 "swapcase" => text.chars().flat_map(|c| cased(c, !c.is_uppercase())).collect::<String>().into(),
@@ -119,11 +115,11 @@ fn words(text: &str, from_end: bool, most: usize) -> Vec<&str> {
     parts
 }
 
-pub(super) fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn padded(state: &State, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, fill, names): (Option<usize>, Option<&str>, Kwargs) = from_args(args)?;
     let width = either(width, &names, "width")?.unwrap_or(0);
     names.assert_all_used()?;
-    check_width(width)?;
+    count_bytes(state, width)?;
     let missing = width.saturating_sub(text.chars().count());
     let fill = if name == "zfill" { "0" } else { fill.unwrap_or(" ") };
     let before = match name {
@@ -136,10 +132,10 @@ pub(super) fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Er
     Ok(Value::from(format!("{sign}{}{digits}{}", fill.repeat(before), fill.repeat(missing - before))))
 }
 
-fn expanded(text: &str, args: &[Value]) -> Result<Value, Error> {
+fn expanded(state: &State, text: &str, args: &[Value]) -> Result<Value, Error> {
     let (width,): (Option<usize>,) = from_args(args)?;
     let width = width.unwrap_or(8);
-    check_width(width)?;
+    count_bytes(state, text.matches('\t').count().saturating_mul(width))?;
     let (mut out, mut column) = (String::new(), 0);
     for c in text.chars() {
         match c {
