@@ -13,7 +13,6 @@ use futures_util::{FutureExt, stream};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::request::Ends;
 use super::{Call, Family, Refusal, Result, object};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
@@ -224,7 +223,7 @@ impl Reporter {
 pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
-    _ends: Ends,
+    cancel: Cancel,
     /// The number of answers.
     pub wanted: usize,
 }
@@ -234,7 +233,7 @@ impl Listener {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, _ends: Ends(cancel.clone()), wanted })
+        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
@@ -246,6 +245,12 @@ impl Listener {
     /// A notice that has arrived.
     pub(super) fn ready(&mut self) -> Option<Notice> {
         self.next().now_or_never().flatten()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.cancel.cancel();
     }
 }
 
