@@ -43,6 +43,13 @@ fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<O
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => within(state, text, name, args)?,
         "zfill" | "ljust" | "rjust" | "center" => padded(state, text, name, args)?,
         "expandtabs" => expanded(state, text, args)?,
+        "format" => {
+            // The library counts a text once it is built.
+            let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            let widths = numbers.map(|digits| digits.parse().unwrap_or(usize::MAX));
+            count_bytes(state, widths.fold(0, usize::saturating_add))?;
+            return Ok(None);
+        }
         _ => {
             let own = match name {
                 "swapcase" => text.chars().flat_map(|c| cased(c, !c.is_uppercase())).collect::<String>().into(),
