@@ -117,12 +117,12 @@ fn meet(place: &Place) -> Result<Option<(Link, Loads)>, String> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut from = BufReader::new(stream.try_clone()?);
-        let welcome = wire::receive_frame::<serde_json::Value>(&mut from)?;
+        let welcome = wire::receive_head::<serde_json::Value>(&mut from)?;
         Ok((from, welcome))
     };
     let (from, welcome) = greeted().map_err(silent)?;
     // A server that closes the connection at once is ending.
-    let Some((welcome, _)) = welcome else { return Ok(None) };
+    let Some(welcome) = welcome else { return Ok(None) };
     match serde_json::from_value::<Welcome>(welcome) {
         Ok(welcome) if welcome.version == VERSION && welcome.program == env!("CARGO_PKG_VERSION") => {
             let host = format!("sala-chat serve at {} (process {})", welcome.address, welcome.pid);
@@ -135,11 +135,11 @@ fn meet(place: &Place) -> Result<Option<(Link, Loads)>, String> {
 /// Sends a greeting and waits for its answer; false if the server has ended.
 fn greet(link: &mut Link, greeting: Greeting) -> Result<bool, String> {
     let mut ask = || -> io::Result<Option<Refused>> {
-        wire::send_frame(&mut &link.stream, &greeting, &[])?;
+        wire::send_head(&mut &link.stream, &greeting)?;
         if greeting == Greeting::Park {
             link.stream.set_read_timeout(None)?;
         }
-        Ok(wire::receive_frame::<Refused>(&mut link.from)?.map(|(refused, _)| refused))
+        wire::receive_head(&mut link.from)
     };
     match ask() {
         Ok(Some(Some(why))) => Err(format!("{}: {why}", link.host)),
