@@ -36,6 +36,8 @@ use crate::config::settings::UnknownFields;
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
 const CONNECTIONS: usize = 512;
+const TOO_MANY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 /// At shutdown, how long a request in transit may take to arrive.
 const COMING: Duration = Duration::from_secs(2);
 /// At a forced stop, how long running answers have to send their last event.
@@ -220,8 +222,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
                 }
                 Ok((stream, _)) => {
                     // A socket that does not take these few bytes at once belongs to a client that does not read.
-                    let refusal = Refusal::new(503, "too_many_connections", "too many connections");
-                    let _ = stream.try_write(refusal.whole().as_bytes());
+                    let _ = stream.try_write(TOO_MANY);
                 }
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");

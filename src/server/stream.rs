@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::{FutureExt, stream};
+use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -241,11 +241,6 @@ impl Listener {
         self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
         Some(notice)
     }
-
-    /// A notice that has arrived.
-    pub(super) fn ready(&mut self) -> Option<Notice> {
-        self.next().now_or_never().flatten()
-    }
 }
 
 impl Drop for Listener {
@@ -256,8 +251,6 @@ impl Drop for Listener {
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Bytes of one frame of a stream; more text starts the next frame.
-const FRAME_BYTES: usize = 16 << 10;
 
 pub(super) trait Form: Send + 'static {
     fn whole(&mut self, all: Collected) -> Value;
@@ -317,14 +310,13 @@ impl<F: Form> Events<F> {
         }
     }
 
-    /// The next frame, with everything that has arrived; `None` after the end.
+    /// The next frame; `None` after the end.
     async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Events<F>)> {
         let mut out = String::new();
-        while !self.ended && out.len() < FRAME_BYTES {
-            let notice = match self.first.take().or_else(|| self.listener.ready()) {
-                None if out.is_empty() => self.listener.next().await,
-                None => break,
-                ready => ready,
+        while !self.ended && out.is_empty() {
+            let notice = match self.first.take() {
+                None => self.listener.next().await,
+                first => first,
             };
             self.write(notice, &mut out);
         }
