@@ -342,6 +342,7 @@ pub(super) async fn answer(mut listener: Listener, streamed: bool, mut form: imp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     struct Silent;
 
@@ -377,7 +378,7 @@ mod tests {
         let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));
-        assert!(listener.ready().is_some());
+        assert!(listener.next().now_or_never().flatten().is_some());
         assert!(reporter.report(text(1)));
         assert!(!cancel.is_cancelled());
         drop(listener);
