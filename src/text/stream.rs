@@ -238,15 +238,12 @@ impl StreamDecoder {
         self.splitter.in_thought
     }
 
-    /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them;
-    /// `None` while both are possible.
-    pub fn in_answer(&self) -> Option<bool> {
-        match (self.splitter.may_open, self.splitter.in_thought) {
-            (true, _) => None,
-            (false, true) => Some(false),
-            // Part of a character is no white space.
-            (false, false) => Some(self.splitter.begun || !self.characters.held.is_empty()),
-        }
+    /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them. White
+    /// space that a thought may follow, or the beginning of its tag, counts as answer.
+    pub fn in_answer(&self) -> bool {
+        let Splitter { may_open, in_thought, begun, .. } = self.splitter;
+        // Part of a character is no white space.
+        may_open || !in_thought && (begun || !self.characters.held.is_empty())
     }
 
     /// Text of the answer in the token that closes a thought; `None` while the thought is open. The tag may be

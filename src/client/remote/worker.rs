@@ -1,4 +1,4 @@
-//! The engine thread of a remote engine. The state of a sequence is its token list, behind a lock: each command is a
+//! The engine thread of a remote engine. The state of a sequence is its token list, under a lock: each command is a
 //! task that waits for the lock, so commands to one sequence run in order, jobs of different sequences in parallel. A
 //! stop drops the request and keeps the text received so far. A server that is down at the start is no failure: each
 //! question tries again.
