@@ -1,13 +1,12 @@
 //! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
-//! into characters, `Splitter` separates `<think>…</think>`, [`StreamDecoder`] combines both, and [`Places`] says where in a
-//! text each token begins. Invariant: all deltas together equal the text of the whole list after the prompt, without special
-//! tokens; no part of a tag is ever emitted.
+//! into characters, `Splitter` separates `<think>…</think>`, and [`StreamDecoder`] combines both. Invariant: all deltas
+//! together equal the text of the whole list after the prompt, without special tokens; no part of a tag is ever emitted.
 
 use std::sync::Arc;
 
 use super::own_space::{Before, OwnSpace};
 use super::thoughts::{self, CLOSE, OPEN};
-use super::tokenizer::{Specials, Tokenizer};
+use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
 
@@ -269,50 +268,6 @@ impl StreamDecoder {
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens
-    }
-}
-
-/// The position of each token in a text: the complete characters before it.
-#[derive(Clone, Debug)]
-pub struct Places {
-    tokenizer: Arc<Tokenizer>,
-    characters: Detokenizer,
-    /// Whether the text contains control tokens, as literals.
-    specials: Specials,
-    at: usize,
-}
-
-impl Places {
-    /// For the result of [`Tokenizer::spell`] for a prompt.
-    pub fn of_prompt(tokenizer: Arc<Tokenizer>) -> Places {
-        let characters = Detokenizer::new(&tokenizer, Before::Edge);
-        Places { tokenizer, characters, specials: Specials::Show, at: 0 }
-    }
-
-    /// For the result of a [`StreamDecoder`], after so many characters.
-    pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
-        let at = characters;
-        let characters = Detokenizer::new(&tokenizer, Before::Text);
-        Places { tokenizer, characters, specials: Specials::Hide, at }
-    }
-
-    pub fn next(&mut self, id: Token) -> usize {
-        let mut text = String::new();
-        match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => {
-                self.characters.push(bytes, &mut text);
-                let place = self.at;
-                self.at += text.chars().count();
-                place
-            }
-            Piece::Special(literal) => {
-                self.characters.edge(&mut text);
-                let place = self.at + text.chars().count();
-                let shown = if self.specials == Specials::Show { literal.chars().count() } else { 0 };
-                self.at = place + shown;
-                place
-            }
-        }
     }
 }
 
