@@ -38,8 +38,8 @@ struct Read {
 pub(super) struct Calls {
     /// The end of the answer that may begin a call, or that begins with the open one.
     held: String,
-    /// The answer is a call of one of these functions and nothing else, as JSON.
-    whole: Option<Vec<String>>,
+    /// The answer is a call and nothing else, as JSON.
+    whole: bool,
     /// Only these names are calls; any other call is text.
     only: Option<Vec<String>>,
     /// The previous part was a call: white space after it is not text.
@@ -49,8 +49,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn whole(names: Vec<String>) -> Calls {
-        Calls { whole: Some(names), ..Calls::default() }
+    pub(super) fn whole() -> Calls {
+        Calls { whole: true, ..Calls::default() }
     }
 
     pub(super) fn only(only: Option<Vec<String>>) -> Calls {
@@ -67,7 +67,7 @@ impl Calls {
 
     /// True if the held text may contain more.
     fn step(&mut self, events: &mut Vec<Event>) -> bool {
-        if self.whole.is_some() {
+        if self.whole {
             if let Some(read) = json(&self.held, false) {
                 self.more(&read, events);
             }
@@ -157,14 +157,11 @@ impl Calls {
         let mut events = Vec::new();
         let open = OPENINGS.iter().find_map(|(open, _)| self.read(open, true));
         let held = std::mem::take(&mut self.held);
-        let read = match &self.whole {
-            None => open,
-            Some(names) => json(&held, true).or_else(|| json_call(&held)).or_else(|| broken_off(&held, names)),
-        };
+        let read = if self.whole { json(&held, true).or_else(|| json_call(&held)) } else { open };
         match read {
             Some(read) => self.end(read, &mut events),
-            // The start of a call without a certain function is dropped: it is neither a call nor text.
-            None if self.whole.is_some() && held.trim_start().starts_with('{') => {}
+            // The start of a call without arguments is dropped: it is neither a call nor text.
+            None if self.whole && held.trim_start().starts_with('{') => {}
             None => self.text(held, &mut events),
         }
         events
@@ -209,25 +206,6 @@ fn json(text: &str, last: bool) -> Option<Read> {
         None => (last || !JSON.1.starts_with(tail)).then_some(tail),
     };
     Some(Read { name, arguments: arguments.to_owned(), end: rest.map(|rest| text.len() - rest.len()) })
-}
-
-/// Name and partial arguments of an answer that must be a call of one of `names` and broke off before its arguments
-/// began: the function may be clear before its name is complete.
-fn broken_off(text: &str, names: &[String]) -> Option<Read> {
-    if !text.trim_start().starts_with('{') {
-        return None;
-    }
-    let name = after(text, &["{", "\"name\"", ":"]).unwrap_or_default();
-    if let Some((name, rest)) = string(name) {
-        let arguments = after(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned();
-        return Some(Read { name, arguments, end: None });
-    }
-    let begun = name.strip_prefix('"').unwrap_or_default();
-    let mut meant = names.iter().filter(|n| n.starts_with(begun));
-    match (meant.next(), meant.next()) {
-        (Some(name), None) => Some(Read { name: name.clone(), arguments: String::new(), end: None }),
-        _ => None,
-    }
 }
 
 fn object_end(text: &str) -> Option<usize> {

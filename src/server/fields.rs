@@ -10,7 +10,7 @@ use super::{Refusal, Result, leave_out};
 use crate::text::near::nearest;
 
 /// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.
-const PROMISES: [&str; 17] = [
+const PROMISES: [&str; 20] = [
     "stop",
     "stop_sequences",
     "max_tokens",
@@ -27,7 +27,10 @@ const PROMISES: [&str; 17] = [
     "guided_json",
     "guided_regex",
     "guided_choice",
+    "guided_grammar",
     "regex",
+    "grammar",
+    "ebnf",
 ];
 
 #[derive(Debug, Default)]

@@ -1,13 +1,10 @@
-//! Connections: accepting, limits of time and number, the table of paths, orderly shutdown, and the bytes: a reader
-//! must take some regularly, and an unreadable head gets an error in the server's form.
+//! Connections: accepting, limits of time and number, the table of paths, orderly shutdown.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context as Polling, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -22,15 +19,14 @@ use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, Sleep};
 
 use super::ask::answers;
 use super::auth;
-use super::request::{self, BODY_BYTES, Context, Ends, REQUEST};
+use super::request::{self, BODY_BYTES, Context, REQUEST};
 use super::{
     Family, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked, messages,
     plain, responses,
@@ -40,6 +36,8 @@ use crate::config::settings::UnknownFields;
 /// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
 /// gets an error.
 const CONNECTIONS: usize = 512;
+const TOO_MANY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 /// At shutdown, how long a request in transit may take to arrive.
 const COMING: Duration = Duration::from_secs(2);
 /// At a forced stop, how long running answers have to send their last event.
@@ -50,6 +48,11 @@ const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: u64 = 2 * BODY_BYTES as u64;
 /// Deadline for a request's head, also for the next one on the same connection.
 const HEAD: Duration = Duration::from_secs(30);
+const HEAD_BYTES: usize = 64 << 10;
+const HEAD_LINES: usize = 100;
+/// A reader that takes nothing for this long counts as disconnected.
+#[cfg(target_os = "linux")]
+const STUCK: Duration = Duration::from_secs(60);
 /// Threads that read and render requests; each may wait for the reader of a PDF.
 const RENDERERS: usize = 8;
 /// Pause after a failed accept, for example with too many open files.
@@ -92,7 +95,6 @@ fn router(shared: &Arc<Shared>, mcp: Option<Router>) -> Router {
         .route("/v1/chat/completions", answers(chat::read))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/responses", answers(responses::read))
-        .route("/v1/responses/{id}/input_items", request::own(MethodFilter::GET, responses::input_items))
         .route("/v1/responses/input_tokens", request::posted(responses::input_tokens))
         .route("/v1/responses/compact", post(responses::compact))
         .route("/v1/responses/{id}", request::own(MethodFilter::GET, responses::get))
@@ -121,8 +123,10 @@ fn label(request: &Request) -> &str {
 async fn admitted(shared: &Shared, request: Request, connection: &Connection, from_page: bool) -> Result<Request> {
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    // The HTTP library may read up to twice the limit before it refuses a head.
     if path + lines.sum::<usize>() > HEAD_BYTES {
-        return Err(head_too_large());
+        let message = format!("the request's head is larger than {} KiB", HEAD_BYTES >> 10);
+        return Err(Refusal::new(431, "headers_too_large", message));
     }
     match auth::check(shared.options.key.as_ref(), from_page, request.uri(), request.headers()) {
         // The health check needs no key, but passes all other checks.
@@ -153,7 +157,6 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         program: shared.options.program.clone(),
         ..Context::default()
     });
-    let _ends = Ends(context.ended.clone());
     let has_body = !request.body().is_end_stream();
     let admitted = admitted(&shared, request, &connection, page.is_some()).await;
     connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);
@@ -219,8 +222,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
                 }
                 Ok((stream, _)) => {
                     // A socket that does not take these few bytes at once belongs to a client that does not read.
-                    let refusal = Refusal::new(503, "too_many_connections", "too many connections");
-                    let _ = stream.try_write(refusal.whole().as_bytes());
+                    let _ = stream.try_write(TOO_MANY);
                 }
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");
@@ -251,14 +253,16 @@ fn evict(oldest: Option<(Arc<Connection>, AbortHandle)>) -> bool {
 async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut phase: watch::Receiver<Phase>) {
     // Stream events must not wait for a full packet.
     let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(STUCK));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
     let service = TowerToHyperService::new(router);
-    let mut http = builder.serve_connection(TokioIo::new(Paced::new(stream)), service);
+    let mut http = builder.serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         ended = &mut http => ended,
         () = reached(&mut phase, Phase::Ending) => {
-            Pin::new(&mut http).graceful_shutdown();
+            std::pin::Pin::new(&mut http).graceful_shutdown();
             let nothing_came = async {
                 tokio::time::sleep(COMING).await;
                 if Arc::strong_count(&connection.answering) > 1 {
@@ -276,114 +280,12 @@ async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut
     }
     // After an unreadable head, the client may still be sending as well.
     if connection.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
-        let mut rest = http.into_parts().io.into_inner().stream.take(HEARD_BYTES);
+        let mut rest = http.into_parts().io.into_inner().take(HEARD_BYTES);
         let mut nothing = tokio::io::sink();
         let heard_out = tokio::time::timeout(HEARD_OUT, tokio::io::copy(&mut rest, &mut nothing));
         tokio::select! {
             _ = heard_out => {}
             () = reached(&mut phase, Phase::Ending) => {}
-        }
-    }
-}
-
-const HEAD_BYTES: usize = 64 << 10;
-const HEAD_LINES: usize = 100;
-/// A reader that takes nothing for this long counts as disconnected.
-const STUCK: Duration = Duration::from_secs(60);
-
-struct Paced {
-    stream: TcpStream,
-    /// Runs while nothing can be written.
-    stuck: Option<Pin<Box<Sleep>>>,
-}
-
-impl Paced {
-    fn new(stream: TcpStream) -> Paced {
-        Paced { stream, stuck: None }
-    }
-
-    fn paced<T>(&mut self, context: &mut Polling<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.stuck = None;
-            return polled;
-        }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
-        ready!(stuck.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing")))
-    }
-}
-
-/// The refusal for a response that the HTTP library writes by itself after an unreadable head. The library's response
-/// has no content type, and all others have one: there is no other sign. It has no body either.
-fn unreadable(written: &[u8]) -> Option<Refusal> {
-    written.strip_prefix(b"HTTP/1.")?;
-    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"))?;
-    if head.contains("\r\ncontent-type:") {
-        return None;
-    }
-    match head.get(9..12)? {
-        "400" => Some(Refusal::new(400, "invalid_http", "no HTTP request: its first line or a header cannot be read")),
-        "414" => Some(Refusal::new(414, "url_too_long", "the path is too long; put what is long into the body")),
-        "431" => Some(head_too_large()),
-        _ => None,
-    }
-}
-
-/// The HTTP library may read up to twice the limit before it reports a large head.
-fn head_too_large() -> Refusal {
-    let message =
-        format!("the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines", HEAD_BYTES >> 10);
-    Refusal::new(431, "headers_too_large", message)
-}
-
-impl AsyncRead for Paced {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Polling<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Paced {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Polling<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = match unreadable(from) {
-            None => Pin::new(&mut self.stream).poll_write(context, from),
-            Some(refusal) => {
-                let whole = refusal.whole();
-                // This write ends the connection: the socket takes so few bytes at once, or the client is not reading.
-                let all = |n| if n == whole.len() { Ok(from.len()) } else { Err(io::ErrorKind::WriteZero.into()) };
-                Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| written.and_then(all))
-            }
-        };
-        self.paced(context, polled)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Polling<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Polling<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_of_the_library_itself_are_recognized() {
-        let code = |written: &str| unreadable(written.as_bytes()).map(|refusal| (refusal.status, refusal.code));
-        let bare = |status: &str| format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-        assert_eq!(code(&bare("400 Bad Request")), Some((400, "invalid_http")));
-        assert_eq!(code(&bare("414 URI Too Long")), Some((414, "url_too_long")));
-        assert_eq!(code(&bare("431 Request Header Fields Too Large")), Some((431, "headers_too_large")));
-        assert_eq!(code(&bare("400 Bad Request").replace("1.1", "1.0")), Some((400, "invalid_http")));
-        for other in ["200 OK", "404 Not Found", "500 Internal Server Error"] {
-            assert_eq!(code(&bare(other)), None, "{other}");
-        }
-        assert_eq!(code(&Refusal::field("n", "must be a number").whole()), None);
-        assert_eq!(code("HTTP/1.1 100 Continue\r\n\r\n"), None);
-        for part in ["", "HTTP/1.", "HTTP/1.1 4", "{\"a\": 1}", "HTTP/1.1 400 Bad Request\r\n"] {
-            assert_eq!(code(part), None, "{part}");
         }
     }
 }

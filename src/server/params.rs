@@ -157,51 +157,26 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar> {
     }
 }
 
-/// Reads `response_format`, or the format in the fields of other servers of open models.
+/// Reads `response_format`, or vLLM's `structured_outputs`.
 pub(super) fn response_format(fields: &mut Fields) -> Result<Format> {
     let format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
-    Ok(format.or(other_formats(fields)?))
+    let structured = fields.object("structured_outputs")?.map(structured_outputs).transpose()?.flatten();
+    Ok(format.or(structured.map(|grammar| (grammar, "structured_outputs"))))
 }
 
-fn other_formats(fields: &mut Fields) -> Result<Format> {
-    let why = "is not supported: send a JSON schema, a regular expression or a choice";
-    for name in ["grammar", "guided_grammar", "ebnf"] {
-        fields.refuse_because(name, why, |v| v == "")?;
-    }
-    let flat = one_format(fields, &["guided_json", "json_schema"], &["guided_regex", "regex"], "guided_choice")?;
-    let mut inner = fields.object("structured_outputs")?.unwrap_or_default();
+fn structured_outputs(mut fields: Fields) -> Result<Option<Grammar>> {
     for name in ["grammar", "structural_tag"] {
-        inner.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
+        fields.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }
-    let any_object = inner.on("json_object")?;
-    let format = one_format(&mut inner, &["json"], &["regex"], "choice")?.map(|(grammar, _)| grammar);
-    inner.done()?;
-    let format = format.or(any_object.then(Grammar::object)).map(|grammar| (grammar, "structured_outputs"));
-    Ok(format.or(flat))
-}
-
-fn one_format(
-    fields: &mut Fields,
-    json: &[&'static str],
-    regex: &[&'static str],
-    choice: &'static str,
-) -> Result<Format> {
-    let mut format = None;
-    for name in json {
-        let at = fields.name(name);
-        let schema = fields.take(name).map(|schema| schema_grammar(schema, &at)).transpose()?;
-        format = format.or(schema.map(|grammar| (grammar, *name)));
+    let at = fields.name("json");
+    let json = fields.take("json").map(|schema| schema_grammar(schema, &at)).transpose()?;
+    let regex = fields.text("regex")?.filter(|regex| !regex.is_empty()).map(Grammar::Regex);
+    let choice: Option<Vec<String>> = fields.typed("choice", "a list of texts")?;
+    if choice.as_ref().is_some_and(Vec::is_empty) {
+        return Err(fields.wrong("choice", "must be a list of texts, it is empty"));
     }
-    for name in regex {
-        let regex = fields.text(name)?.filter(|regex| !regex.is_empty());
-        format = format.or(regex.map(|regex| (Grammar::Regex(regex), *name)));
-    }
-    let Some(list) = fields.list(choice)? else { return Ok(format) };
-    let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
-    match texts.filter(|texts| !texts.is_empty()) {
-        Some(texts) => Ok(format.or(Some((Grammar::Choice(texts), choice)))),
-        None => Err(fields.wrong(choice, "must be a list of texts")),
-    }
+    let object = fields.on("json_object")?.then(Grammar::object);
+    fields.done().map(|()| json.or(regex).or(choice.map(Grammar::Choice)).or(object))
 }
 
 #[derive(Clone, Debug, Default)]

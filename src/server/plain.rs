@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::ask::encode;
-use super::request::{list, model_named, resolved};
+use super::request::{model_named, resolved};
 use super::{
     EngineIs, Fields, Id, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
     token_list,
@@ -78,8 +78,10 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Result<Response
     let info = model(&shared)?;
     let named = listed(&shared.options.serve.model_aliases).filter(|alias| !alias.contains('*'));
     let names = std::iter::once(info.name.as_str()).chain(named);
-    let data = names.map(|name| describe(&shared, &ModelInfo { name: name.into(), ..info.clone() })).collect();
-    Ok(object(&list(data, false)))
+    let data: Vec<Value> =
+        names.map(|name| describe(&shared, &ModelInfo { name: name.into(), ..info.clone() })).collect();
+    let [first, last] = [data.first(), data.last()].map(|model| model.map(|model| model["id"].clone()));
+    Ok(object(&json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last })))
 }
 
 /// `GET /tokenizer_info`: the data that evaluation harnesses need to render prompts themselves.

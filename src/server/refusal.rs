@@ -119,20 +119,8 @@ impl Refusal {
         }
     }
 
-    /// The bytes of a response that closes its connection, for use before a request has been parsed.
-    pub(super) fn whole(&self) -> String {
-        let (status, body) = (self.status(), self.to_json(Family::OpenAi).to_string());
-        let again = if self.may_be_sent_again() { "retry-after: 1\r\n" } else { "" };
-        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{again}");
-        format!("{head}content-length: {}\r\n\r\n{body}", body.len())
-    }
-
     fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    fn may_be_sent_again(&self) -> bool {
-        matches!(self.status, 429 | 503)
     }
 
     pub(super) fn respond(&self, family: Family) -> Response {
@@ -141,7 +129,7 @@ impl Refusal {
         if self.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.may_be_sent_again() {
+        if matches!(self.status, 429 | 503) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response

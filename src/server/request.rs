@@ -20,10 +20,10 @@ use axum::routing::{MethodFilter, MethodRouter, on, post};
 use glob::{MatchOptions, Pattern};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
-use crate::engine::protocol::{Cancel, ModelInfo, Token};
+use crate::engine::protocol::{ModelInfo, Token};
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
@@ -67,17 +67,8 @@ pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Resul
 }
 
 fn parse(bytes: &[u8]) -> Result<Value> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|e| {
-        // Only this fault contains these words.
-        let why = match e.to_string().contains("hex escape") {
-            true => {
-                let (line, column) = (e.line(), e.column());
-                format!("a text has half of a surrogate pair (\\ud800 to \\udfff) at line {line} column {column}")
-            }
-            false => format!("the body is not JSON: {e}"),
-        };
-        Refusal::new(400, "invalid_json", why)
-    })?;
+    let not_json = |e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}"));
+    let value: Value = serde_json::from_slice(bytes).map_err(not_json)?;
     if objects(&value) > BODY_OBJECTS {
         let what = "messages, parts of them and other objects; send fewer";
         let message = format!("the body has more than {BODY_OBJECTS} {what}");
@@ -126,12 +117,6 @@ pub(super) async fn whole(body: &mut Body) -> Result<Bytes> {
 
 pub(super) fn object(value: &Value) -> Response {
     Json(value).into_response()
-}
-
-pub(super) fn list(data: Vec<Value>, has_more: bool) -> Value {
-    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
-    let (first_id, last_id) = (id(data.first()), id(data.last()));
-    json!({ "object": "list", "data": data, "has_more": has_more, "first_id": first_id, "last_id": last_id })
 }
 
 pub(super) fn model(shared: &Shared) -> Result<ModelInfo> {
@@ -210,17 +195,6 @@ pub(super) struct Context {
     pub left_out: Mutex<BTreeSet<String>>,
     /// When the reading of its PDFs must end, and the bytes of text that they may still have.
     pub pdfs: Mutex<Option<(Instant, u64)>>,
-    /// Set once the request is answered, or its connection closed.
-    pub ended: Cancel,
-}
-
-/// Cancels when it is dropped.
-pub(super) struct Ends(pub Cancel);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 pub(super) fn current() -> Arc<Context> {
@@ -280,17 +254,7 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_of_a_character_is_called_so() {
-        for text in [r#"{"a": "\ud83d"}"#, r#"{"a": "\ud83d\n"}"#, r#"{"a": "\ude00"}"#, r#"{"a": "\ud83d\u0041"}"#] {
-            let refusal = parse(text.as_bytes()).unwrap_err();
-            assert!(refusal.message.contains("half of a surrogate pair"), "{text}: {}", refusal.message);
-        }
-        assert!(parse(r#"{"a": "\ud83d\ude00"}"#.as_bytes()).is_ok());
-        let other = parse(br#"{"a": "\u12"}"#).unwrap_err();
-        assert!(other.message.starts_with("the body is not JSON: "), "{}", other.message);
-    }
+    use serde_json::json;
 
     #[test]
     fn a_body_of_too_many_objects_is_refused_however_they_are_nested() {

@@ -181,7 +181,7 @@ pub(super) fn usage(usage: &Usage) -> Value {
     })
 }
 
-pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
+fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
     let status = if call.is_cut() { "incomplete" } else { status };
     let mut item = match tools.is_custom(&call.name) {
         true => json!({ "type": "custom_tool_call", "input": custom_input(call) }),

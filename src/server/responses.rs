@@ -9,8 +9,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::params::params;
-use super::request::{self, list};
-use super::response::{Events, call_item, given, repeated, usage};
+use super::request;
+use super::response::{Events, given, repeated, usage};
 use super::tools::called;
 use super::turns::{arguments, message};
 use super::{
@@ -23,8 +23,6 @@ use crate::text::ChatRole;
 
 /// The start of the summary of a compacted conversation; the summary is not encrypted.
 const SUMMARY: &str = "Summary of the conversation so far:\n";
-const PAGE_ITEMS: usize = 20;
-const MOST_PAGE_ITEMS: usize = 100;
 
 fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<()> {
     let id = fields.text("id")?.unwrap_or_default();
@@ -172,7 +170,7 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
         let (Received { conversation, params, .. }, _) = read(shared, fields)?;
         let mut turns = conversation.turns;
         let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
-        let output: Vec<Value> = users.flat_map(|turn| items(turn, &fresh_id("msg_"))).collect();
+        let output: Vec<Value> = users.map(message_item).collect();
         turns.push(Turn::new(ChatRole::User, TASK));
         let thinking = Thinking { mode: ThinkMode::Off, budget: None };
         let conversation = Conversation { field: "input", turns, thinking, ..Conversation::default() };
@@ -192,6 +190,13 @@ pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request)
     })))
 }
 
+fn message_item(turn: &Turn) -> Value {
+    let files = turn.files.iter().map(|file| json!({ "type": "input_file", "file_id": file }));
+    let content: Value = files.chain([json!({ "type": "input_text", "text": turn.text })]).collect();
+    let id = fresh_id("msg_");
+    json!({ "type": "message", "id": id, "role": "user", "status": "completed", "content": content })
+}
+
 pub(super) fn get(shared: &Shared, id: &str, mut query: Fields) -> Result<Value> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     query.refuse_because("stream", what, |word| word == "false")?;
@@ -206,60 +211,4 @@ pub(super) fn get(shared: &Shared, id: &str, mut query: Fields) -> Result<Value>
 pub(super) fn delete(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
     shared.records.delete(id)?;
     Ok(json!({ "id": id, "object": "response", "deleted": true }))
-}
-
-fn items(turn: &Turn, id: &str) -> Vec<Value> {
-    if let Some(call) = &turn.call_id {
-        return vec![json!({
-            "type": "function_call_output", "id": id, "call_id": call, "output": turn.text, "status": "completed",
-        })];
-    }
-    let (role, part) = match turn.role {
-        ChatRole::System => ("system", "input_text"),
-        ChatRole::Assistant => ("assistant", "output_text"),
-        ChatRole::User | ChatRole::Tool => ("user", "input_text"),
-    };
-    let mut items = Vec::new();
-    let mut content: Vec<Value> =
-        turn.files.iter().map(|file| json!({ "type": "input_file", "file_id": file })).collect();
-    if !turn.text.is_empty() || (turn.calls.is_empty() && content.is_empty()) {
-        content.push(json!({ "type": part, "text": turn.text }));
-    }
-    if !content.is_empty() {
-        items.push(json!({
-            "type": "message", "id": id, "role": role, "status": "completed", "content": content,
-        }));
-    }
-    items.extend(turn.calls.iter().map(|call| call_item(call, &Tools::default(), "completed")));
-    items
-}
-
-pub(super) fn input_items(shared: &Shared, id: &str, mut fields: Fields) -> Result<Value> {
-    let named = shared.records.get(id, "response_id")?;
-    let newest_first = match fields.text("order")?.as_deref() {
-        None | Some("desc") => true,
-        Some("asc") => false,
-        Some(_) => return Err(fields.wrong("order", "must be asc or desc")),
-    };
-    let limit = match fields.text("limit")?.map(|n| n.parse::<usize>()) {
-        None => PAGE_ITEMS,
-        Some(Ok(n)) if (1..=MOST_PAGE_ITEMS).contains(&n) => n,
-        Some(_) => return Err(fields.wrong("limit", format!("must be a whole number from 1 to {MOST_PAGE_ITEMS}"))),
-    };
-    fields.ignore(&["include", "include[]", "include%5B%5D"]);
-    let requested = named.turns.split_last().map_or(&[][..], |(_, requested)| requested);
-    let id = |i: usize| format!("msg_{:016x}_{i}", named.message.0);
-    let mut all: Vec<Value> = requested.iter().enumerate().flat_map(|(i, turn)| items(turn, &id(i))).collect();
-    if newest_first {
-        all.reverse();
-    }
-    if let Some(after) = fields.text("after")? {
-        let at = all.iter().position(|item| item["id"] == after.as_str());
-        let at = at.ok_or_else(|| fields.wrong("after", format!("{after} is not among the items")))?;
-        all.drain(..=at);
-    }
-    fields.done()?;
-    let has_more = all.len() > limit;
-    all.truncate(limit);
-    Ok(list(all, has_more))
 }

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::{FutureExt, stream};
+use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::request::Ends;
 use super::{Call, Family, Refusal, Result, object};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
@@ -224,7 +223,7 @@ impl Reporter {
 pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
-    _ends: Ends,
+    cancel: Cancel,
     /// The number of answers.
     pub wanted: usize,
 }
@@ -234,7 +233,7 @@ impl Listener {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, _ends: Ends(cancel.clone()), wanted })
+        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
@@ -242,17 +241,16 @@ impl Listener {
         self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
         Some(notice)
     }
+}
 
-    /// A notice that has arrived.
-    pub(super) fn ready(&mut self) -> Option<Notice> {
-        self.next().now_or_never().flatten()
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.cancel.cancel();
     }
 }
 
 /// Interval of comments that report the progress of the prefill: some clients count lines without data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Bytes of one frame of a stream; more text starts the next frame.
-const FRAME_BYTES: usize = 16 << 10;
 
 pub(super) trait Form: Send + 'static {
     fn whole(&mut self, all: Collected) -> Value;
@@ -312,14 +310,13 @@ impl<F: Form> Events<F> {
         }
     }
 
-    /// The next frame, with everything that has arrived; `None` after the end.
+    /// The next frame; `None` after the end.
     async fn frame(mut self) -> Option<(Result<Bytes, Infallible>, Events<F>)> {
         let mut out = String::new();
-        while !self.ended && out.len() < FRAME_BYTES {
-            let notice = match self.first.take().or_else(|| self.listener.ready()) {
-                None if out.is_empty() => self.listener.next().await,
-                None => break,
-                ready => ready,
+        while !self.ended && out.is_empty() {
+            let notice = match self.first.take() {
+                None => self.listener.next().await,
+                first => first,
             };
             self.write(notice, &mut out);
         }
@@ -345,6 +342,7 @@ pub(super) async fn answer(mut listener: Listener, streamed: bool, mut form: imp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     struct Silent;
 
@@ -380,7 +378,7 @@ mod tests {
         let text = |bytes| Notice::Answer(0, Event::Text("x".repeat(bytes), Vec::new()));
         assert!(reporter.report(text(UNREAD_BYTES)));
         assert!(!reporter.report(text(1)));
-        assert!(listener.ready().is_some());
+        assert!(listener.next().now_or_never().flatten().is_some());
         assert!(reporter.report(text(1)));
         assert!(!cancel.is_cancelled());
         drop(listener);

@@ -344,7 +344,7 @@ impl Tools {
             return None;
         }
         Some(match self.forced() {
-            Some(forced) => Calls::whole(forced.into_iter().map(|tool| tool.name.clone()).collect()),
+            Some(_) => Calls::whole(),
             None => Calls::only(self.choice.allowed.clone()),
         })
     }

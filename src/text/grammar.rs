@@ -25,6 +25,8 @@ const STACK_BYTES: usize = 64 << 20;
 /// Bytes of a text that are tried with a schema.
 const TRIED_BYTES: usize = 64;
 const NOTHING: &str = "no text keeps to it";
+/// The library's words for a reference to another schema.
+const OUTSIDE: &str = "Only absolute $ref's (#/...) are supported without 'referencing' feature; ref";
 
 /// Does what the library may fail at, on a thread with a deep stack. The error is a phrase.
 fn deep<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> Result<T, String> {
@@ -52,8 +54,8 @@ fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
         let grammar = match grammar {
             Grammar::Json(schema) => {
                 let mut schema = compact(schema);
-                tighten(&mut schema).map_err(anyhow::Error::msg)?;
                 references::spell_out(&mut schema);
+                tighten(&mut schema).map_err(anyhow::Error::msg)?;
                 TopLevelGrammar::from_json_schema(schema)
             }
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
@@ -152,9 +154,6 @@ impl Grammars {
 /// The library's message on one line. For a regular expression the error is on the last line; for a schema that only refers to
 /// itself there is a single word.
 fn one_line(text: &str) -> String {
-    if let Some(astray) = references::astray(text) {
-        return astray;
-    }
     let plain = [
         ("panic", "the library fails on it"),
         ("Failed to generate regex", "its limits are beyond the numbers that can be kept to"),
@@ -169,6 +168,7 @@ fn one_line(text: &str) -> String {
         Some(last) => format!("{first} {last}"),
         None => first
             .replace("Unimplemented keys", "keywords that cannot be enforced")
+            .replace(OUTSIDE, "a $ref must point into the schema, as #/$defs/NAME, not to")
             .replace("Unsatisfiable schema", "no value keeps to it"),
     };
     line.chars().take(300).collect()

@@ -48,7 +48,7 @@ pub use own_space::Before;
 pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::Walk;
-pub use stream::{Begin, Delta, Places, StreamDecoder};
+pub use stream::{Begin, Delta, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Halt, Specials, Tokenizer};
@@ -188,8 +188,8 @@ mod tests {
         assert!(missing.contains("quote_thesaurus in generation_config.json"), "{missing}");
         put("words.txt", b"cost price\n");
         assert_eq!(named("words.txt").unwrap(), "cost price\n");
-        put("words.txt", b"cost price\n\nfee\n");
-        assert!(named("words.txt").unwrap_err().starts_with("words.txt: line 3: a group has two words or more"));
+        put("words.txt", b"cost \xff\n");
+        assert!(named("words.txt").unwrap_err().starts_with("words.txt: it is not UTF-8 text"));
         put("words.txt", &vec![b'\n'; thesaurus::BYTES as usize + 1]);
         assert!(named("words.txt").unwrap_err().starts_with("words.txt: 2 MiB, the limit is 1 MiB"));
         for elsewhere in ["../words.txt", "/etc/hostname", ".", "", "a\u{1b}b"] {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::TextError;
 use super::quotes::MARK;
-use super::{TextError, thesaurus};
 use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 
 /// From the card of MiniCPM-SALA, for folders without a value. Greedy answers of this family may never end.
@@ -106,7 +106,8 @@ fn related_words(name: &str, read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>
         return Err(TextError::malformed("generation_config.json", reason));
     }
     let named = |e| format!("{e} (named by quote_thesaurus in generation_config.json)");
-    let text = read(name).map_err(named).and_then(thesaurus::checked);
+    let utf8 = |bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned());
+    let text = read(name).map_err(named).and_then(utf8);
     text.map_err(|reason| TextError::malformed(name, reason))
 }
 
@@ -179,8 +180,8 @@ mod tests {
         assert_eq!(read.as_deref(), Some("w.txt"));
         let quoting = quoting.unwrap().unwrap();
         assert_eq!((quoting.related, quoting.covered, quoting.thesaurus.as_str()), (1.5, 6.0, "cost price\n"));
-        let refused = with(keys.clone(), b"cost").1.unwrap_err();
-        assert!(refused.starts_with("w.txt: line 1: a group has two words or more"), "{refused}");
+        let refused = with(keys.clone(), b"cost \xff").1.unwrap_err();
+        assert!(refused.starts_with("w.txt: it is not UTF-8 text"), "{refused}");
         // Of use to quotes alone.
         let mut without = keys;
         without["quote_opening"] = Value::Null;

@@ -187,7 +187,7 @@ impl Template {
         let environment = Arc::clone(&self.environment);
         let rendered = untrusted::run(PATIENCE, stop, move || {
             let mut environment = Environment::clone(&environment);
-            environment.set_fuel(Some(fuel(count)));
+            environment.set_fuel(Some(fuel(count, bytes)));
             let mut out = Bounded::new(bytes);
             environment.get_template(NAME)?.render_captured_to(context, &mut out)?;
             Ok(String::from_utf8_lossy(&out.bytes).into_owned())

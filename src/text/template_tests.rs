@@ -154,7 +154,7 @@ fn line_ends_of_a_source_are_normalised_and_those_of_values_stay() {
 }
 
 #[test]
-fn slices_and_percent_are_rewritten_only_where_they_are_operators() {
+fn slices_and_percent_are_read_only_where_they_are_operators() {
     for (source, expected) in [
         ("{{ '%s%%' % ('%s' % 'x') }}", "x%"),
         ("{%- set a = messages[::-1][0] -%}{{- '%s' % a.content[::-1] -}}", "noitseuq a"),
@@ -170,7 +170,7 @@ fn slices_and_percent_are_rewritten_only_where_they_are_operators() {
         ("{%- macro f(a=1, b=a) -%} {{ a }}{{ b }} {%- endmacro -%} {{ f() }}{{ f(2) }}{{ f(b=3) }}", "112213"),
         ("{% macro f(a, b=a) %}\n{{ b }}\n{% endmacro %}\n{{ f(1) }}", "1\n"),
         ("{{ missing[::-1] | length }}{{ 10 % 4 * 2 }}{{ -7 % 3 }}", "042"),
-        ("{{ 1[::-1] }}", "chat template: a value of type number cannot be sliced (line 1)"),
+        ("{{ 1[::-1] }}", "chat template: value of type number cannot be sliced (line 1)"),
         ("{{ 'a'.index('b') }}", "chat template: substring not found (line 1)"),
         ("{{ 'a'.split('') }}", "chat template: empty separator (line 1)"),
         ("\n{{ 5 % 0 }}", "chat template: division by zero (line 2)"),
@@ -238,16 +238,16 @@ fn hostile_templates_are_refused_in_one_line_and_soon() {
         ("a macro", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".into(), "recursion"),
         ("loops", loops.into(), "fuel"),
         ("output", "{% for a in range(99999) %}{{ messages[0].content * 100 }}{% endfor %}".into(), "MB"),
-        ("repeat", "{{ 'a' * 99999999999 }}".into(), "too large"),
-        ("width", "{{ '%999999999d'|format(1) }}".into(), "width"),
-        ("star", "{{ '%*d'|format(999999999, 1) }}".into(), "width"),
-        ("method", "{{ '{:>999999999}'.format(1) }}".into(), "width"),
-        ("percent", "{{ '%999999999d' % 1 }}".into(), "width"),
-        ("pad", "{{ 'a'.rjust(999999999) }}".into(), "width"),
-        ("named pad", "{{ 'a'.zfill(width=999999999) }}".into(), "width"),
-        ("indent", "{{ messages[0].content|indent(999999999) }}".into(), "width"),
-        ("named indent", "{{ messages[0].content|indent(width=999999999) }}".into(), "width"),
-        ("json", "{{ messages|tojson(indent=999999999) }}".into(), "width"),
+        ("repeat", "{{ 'a' * 99999999999 }}".into(), "fuel"),
+        ("width", "{{ '%999999999d'|format(1) }}".into(), "fuel"),
+        ("star", "{{ '%*d'|format(999999999, 1) }}".into(), "conversion type '*'"),
+        ("method", "{{ '{:>999999999}'.format(1) }}".into(), "fuel"),
+        ("percent", "{{ '%999999999d' % 1 }}".into(), "fuel"),
+        ("pad", "{{ 'a'.rjust(999999999) }}".into(), "fuel"),
+        ("named pad", "{{ 'a'.zfill(width=999999999) }}".into(), "fuel"),
+        ("indent", "{{ messages[0].content|indent(999999999) }}".into(), "fuel"),
+        ("named indent", "{{ messages[0].content|indent(width=999999999) }}".into(), "fuel"),
+        ("json", "{{ messages|tojson(indent=999999999) }}".into(), "fuel"),
         ("source", "x".repeat(2 << 20), "bytes, more than"),
     ];
     for (name, source, expected) in cases {

@@ -105,7 +105,6 @@ impl Pass<'_> {
             match value {
                 Value::Object(named) if NAMED.contains(&keyword) => {
                     for (name, schema) in named.iter_mut() {
-                        let name = name.replace('~', "~0").replace('/', "~1");
                         self.schema(schema, &format!("{place}/{name}"), open)?;
                     }
                 }

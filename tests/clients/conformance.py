@@ -114,8 +114,6 @@ def responses(client, model):
     check("previous response is kept", cached > first.usage.input_tokens, second.usage)
     again = client.responses.retrieve(first.id)
     check("response had again", again.output_text == first.output_text and again.usage == first.usage, again)
-    items = list(client.responses.input_items.list(second.id))
-    check("input items", len(items) == 1 and items[0].content[0].text == "And?", items)
     client.responses.delete(second.id)
     try:
         client.responses.retrieve(second.id)

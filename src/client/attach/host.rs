@@ -120,20 +120,20 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    wire::send_frame(&mut &stream, &shared.welcome, &[])?;
+    wire::send_head(&mut &stream, &shared.welcome)?;
     let mut from = BufReader::new(stream.try_clone()?);
-    let Some((greeting, _)) = wire::receive_frame::<Greeting>(&mut from)? else { return Ok(()) };
+    let Some(greeting) = wire::receive_head::<Greeting>(&mut from)? else { return Ok(()) };
     let Some((slot, events)) = shared.multiplexer.join() else {
         let why: Refused = Some("it has no slot for another terminal".to_owned());
-        return wire::send_frame(&mut &stream, &why, &[]);
+        return wire::send_head(&mut &stream, &why);
     };
     if greeting == Greeting::Park {
         slot.command(Command::Park);
         let parked = events.iter().any(|event| matches!(event, EngineEvent::Ready(info) if info.parked));
         let refused: Refused = (!parked).then(|| "its model has ended".to_owned());
-        return wire::send_frame(&mut &stream, &refused, &[]);
+        return wire::send_head(&mut &stream, &refused);
     }
-    wire::send_frame(&mut &stream, &Refused::None, &[])?;
+    wire::send_head(&mut &stream, &Refused::None)?;
     // From here on no timeout: a model loads slowly, and Ctrl-Z stops a terminal.
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;

@@ -1,17 +1,13 @@
 //! One engine for several users: each has its own command numbers and sequences. The server that loaded the model sees
 //! an engine with [`TERMINALS`] fewer sequences, or with as many as it needs. Terminals share the rest: one sequence
-//! for sure, up to [`MOST`] while there are some. When the server ends, running answers and their follow-up questions
-//! end first (`ending`); [`Multiplexer::hurry`] stops them.
-
-mod ending;
+//! for sure, up to [`MOST`] while there are some. When the server ends, running jobs end first;
+//! [`Multiplexer::hurry`] stops them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, at, bounded, never, select, unbounded};
-use ending::Ending;
+use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
@@ -113,12 +109,11 @@ impl Multiplexer {
 struct Slots {
     events: Sender<EngineEvent>,
     sequences: BTreeMap<SequenceId, SequenceId>,
-    answered: Option<Instant>,
 }
 
 impl Slots {
     fn new(events: Sender<EngineEvent>) -> Slots {
-        Slots { events, sequences: BTreeMap::new(), answered: None }
+        Slots { events, sequences: BTreeMap::new() }
     }
 }
 
@@ -140,7 +135,8 @@ struct Table {
     loading: Option<(String, f64)>,
     open: HashMap<u64, Open>,
     next_id: u64,
-    ending: Option<Ending>,
+    /// The server has left: running jobs end, and no further one begins.
+    ending: bool,
     hurried: bool,
 }
 
@@ -156,8 +152,7 @@ impl Table {
     }
 
     fn run(mut self, calls: &Receiver<Call>, mut events: Receiver<EngineEvent>) {
-        let mut due: Receiver<Instant> = never();
-        while !(self.ending.is_some() && self.open.is_empty() && self.users.is_empty()) {
+        while !(self.ending && self.open.is_empty() && self.users.is_empty()) {
             select! {
                 recv(calls) -> call => match call {
                     Ok(call) => self.on_call(call),
@@ -170,10 +165,9 @@ impl Table {
                         self.lost();
                     }
                 },
-                recv(due) -> _ => {}
             }
-            if self.ending.is_some() {
-                due = self.dismiss_idle().map_or_else(never, at);
+            if self.ending {
+                self.dismiss_idle();
             }
         }
         if let Some(commands) = self.commands.take() {
@@ -195,25 +189,25 @@ impl Table {
     fn on_call(&mut self, call: Call) {
         match call {
             Call::Join { user, events, accepted } => {
-                let room = self.ending.is_none() && self.commands.is_some() && self.has_room();
+                let room = !self.ending && self.commands.is_some() && self.has_room();
                 let _ = accepted.send(room);
                 if room {
                     self.users.insert(user, Slots::new(events));
                     self.greet(user);
                 }
             }
-            Call::Command(..) if self.begins_nothing() => {}
+            // It stays unanswered until the terminal's connection ends; then the terminal sends it elsewhere.
+            Call::Command(..) if self.ending => {}
             Call::Command(user, command) => self.on_command(user, command),
             Call::Cancel(user, id) => {
                 let jobs = self.open.values().filter(|open| open.user == user && open.id == id);
                 jobs.filter_map(|open| open.cancel.as_ref()).for_each(Cancel::cancel);
             }
             Call::Report(user, event) => self.report(user, event),
-            Call::Leave(SERVER) => {
-                self.leave(SERVER);
-                self.ending = Some(Ending { last: self.next_id, until: None });
+            Call::Leave(user) => {
+                self.leave(user);
+                self.ending |= user == SERVER;
             }
-            Call::Leave(user) => self.leave(user),
             Call::Hurry => {
                 self.hurried = true;
                 self.open.values().filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel);
@@ -338,11 +332,29 @@ impl Table {
         let number = std::mem::replace(id, open.id);
         if over {
             self.open.remove(&number);
-            if let Some(slots) = self.users.get_mut(&user) {
-                slots.answered = Some(Instant::now());
-            }
         }
         self.report(user, event);
+    }
+
+    fn give_back(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
+        for sequence in sequences {
+            // Later commands to the sequence follow this one.
+            self.send(Command::Release { sequence });
+            self.free.insert(sequence.0);
+        }
+    }
+
+    fn leave(&mut self, user: User) {
+        self.open.values().filter(|o| o.user == user).filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel);
+        if let Some(slots) = self.users.remove(&user) {
+            self.give_back(slots.sequences.into_values());
+        }
+    }
+
+    fn dismiss_idle(&mut self) {
+        let busy: BTreeSet<User> = self.open.values().map(|o| o.user).collect();
+        let idle: Vec<User> = self.users.keys().copied().filter(|user| !busy.contains(user)).collect();
+        idle.into_iter().for_each(|user| self.leave(user));
     }
 
     fn evicted(&self, evicted: SequenceId) {

@@ -177,64 +177,22 @@ fn at_the_end_running_answers_finish_before_the_engine_is_stopped() {
 }
 
 #[test]
-fn at_the_end_a_terminal_answered_a_moment_ago_may_ask_again() {
+fn at_the_end_no_further_job_begins() {
     let (multiplexer, share, engine) = start(1, 16);
     let (slot, events) = joined(&multiplexer);
     assert!(slot.command(Command::Run(job(1, 0))));
-    let read = engine.run();
+    let running = engine.run();
     share.commands.send(Command::Shutdown).unwrap();
     while multiplexer.join().is_some() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    engine.events.send(done(read.id)).unwrap();
-    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
     assert!(slot.command(Command::Run(job(2, 0))));
-    let answered = engine.run();
-    engine.events.send(done(answered.id)).unwrap();
-    assert!(matches!(next(&events), EngineEvent::Done { id: 2, .. }));
-    // The terminal has all its answers.
-    drop(slot);
-    assert_eq!(engine.release(), read.sequence);
+    engine.events.send(done(running.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
+    // The terminal has its answer, and sends the rest elsewhere.
+    assert!(events.recv_timeout(PATIENCE).is_err());
+    assert_eq!(engine.release(), running.sequence);
     assert!(matches!(next(&engine.commands), Command::Shutdown));
-}
-
-#[test]
-fn at_the_end_requests_after_the_grace_are_refused_and_running_ones_finish() {
-    let (to, commands) = unbounded();
-    let (reported, _server) = unbounded();
-    let mut table = Table::new(to, reported, 1);
-    let engine = Engine { commands, events: unbounded().0 };
-    table.on_engine(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() }));
-    let (events, heard) = unbounded();
-    table.on_call(Call::Join { user: 1, events, accepted: bounded(1).0 });
-    table.on_call(Call::Command(1, Command::Run(job(1, 0))));
-    let ran_before = engine.run();
-    table.on_call(Call::Leave(SERVER));
-    table.dismiss_idle();
-    let until = |table: &Table| table.ending.as_ref().unwrap().until;
-    assert!(until(&table).is_none(), "what ran before takes its time");
-    table.on_call(Call::Command(1, Command::Run(job(2, 0))));
-    let next = engine.run();
-    table.on_engine(done(ran_before.id));
-    table.dismiss_idle();
-    let bound = until(&table).expect("an instant");
-    table.on_call(Call::Command(1, Command::Run(job(3, 0))));
-    let later = engine.run();
-    table.on_engine(done(next.id));
-    table.dismiss_idle();
-    assert_eq!(until(&table), Some(bound), "an answer renews nothing");
-    table.ending = Some(Ending { last: 1, until: Some(Instant::now()) });
-    table.on_call(Call::Command(1, Command::Run(job(4, 0))));
-    assert!(engine.commands.is_empty(), "nothing is begun any more");
-    table.dismiss_idle();
-    assert!(table.users.contains_key(&1) && !later.cancel.is_cancelled());
-    table.on_engine(done(later.id));
-    assert!(
-        table.dismiss_idle().is_none() && table.users.is_empty(),
-        "it was answered a moment ago, and is not waited for"
-    );
-    let over: Vec<u64> = heard.try_iter().filter_map(|mut e| e.id_mut().copied()).collect();
-    assert_eq!(over, [1, 2, 3]);
 }
 
 #[test]

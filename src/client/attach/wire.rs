@@ -1,13 +1,6 @@
-//! Commands and events on the socket: [`crate::engine::protocol`] by serde, in frames with a JSON head and the raw bytes
-//! of arrays after it.
-//!
-//! | bytes | content |
-//! |---|---|
-//! | 4 | length of the head, u32 little-endian |
-//! | 4 | number of arrays, u32 |
-//! | 8 × arrays | length of each, u64 |
-//! | head | JSON |
-//! | rest | the arrays, one after the other |
+//! Commands and events on the socket: [`crate::engine::protocol`] by serde. A frame is the length of its head (u64,
+//! little-endian), the head in JSON, and the raw bytes of its arrays: their sizes
+//! follow from their shapes.
 //!
 //! Lengths are limited before use, and memory grows with the bytes that arrive.
 
@@ -20,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::protocol::{Command, EngineEvent, ImageTensor, Job, Quoting, RowsPlace, Watching};
 
 /// Changes with every change of the messages. Sides of different versions do not connect.
-pub(super) const VERSION: u32 = 13;
+pub(super) const VERSION: u32 = 14;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Welcome {
@@ -103,48 +96,48 @@ impl Message for EngineEvent {
     }
 }
 
+/// Bytes of an array, by its shape.
+fn size(tensor: &ImageTensor) -> io::Result<u64> {
+    let size = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, axis| n.checked_mul(*axis));
+    let size = size.map(|n| n as u64).filter(|n| *n <= ARRAY);
+    size.ok_or_else(|| wrong(format!("{} of shape {:?}", tensor.name, tensor.shape)))
+}
+
 pub(super) fn send<M: Message>(to: &mut impl Write, mut message: M) -> io::Result<()> {
-    let blobs: Vec<Blob> = message.tensors().iter().map(|tensor| tensor.data.shared()).collect();
-    send_frame(to, &message, &blobs)
+    let mut arrays = Vec::new();
+    for tensor in message.tensors() {
+        let bytes = tensor.data.shared();
+        if bytes.len() as u64 != size(tensor)? {
+            return Err(wrong(format!("{} of shape {:?} in {} bytes", tensor.name, tensor.shape, bytes.len())));
+        }
+        arrays.push(bytes);
+    }
+    send_head(to, &message)?;
+    arrays.iter().try_for_each(|bytes| to.write_all(bytes))
 }
 
 pub(super) fn receive<M: Message>(from: &mut impl Read) -> io::Result<Option<M>> {
-    let Some((mut message, blobs)) = receive_frame::<M>(from)? else { return Ok(None) };
-    let mut blobs = blobs.into_iter();
+    let Some(mut message) = receive_head::<M>(from)? else { return Ok(None) };
     for tensor in message.tensors() {
-        let data = blobs.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
-        let bytes = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, axis| n.checked_mul(*axis));
-        if bytes != Some(data.len()) {
-            let what = format!("{} of shape {:?} in {} bytes", tensor.name, tensor.shape, data.len());
-            return Err(wrong(what));
-        }
-        tensor.data = data.into();
+        tensor.data = Arc::new(bytes(from, size(tensor)?)?).into();
     }
     Ok(Some(message))
 }
 
-const HEAD: u32 = 256 << 20;
-const ARRAYS: u32 = 1 << 16;
+const HEAD: u64 = 256 << 20;
 const ARRAY: u64 = 64 << 30;
-
-type Blob = Arc<Vec<u8>>;
 
 fn wrong(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-pub(super) fn send_frame<T: Serialize>(to: &mut impl Write, head: &T, blobs: &[Blob]) -> io::Result<()> {
+pub(super) fn send_head<T: Serialize>(to: &mut impl Write, head: &T) -> io::Result<()> {
     let head = serde_json::to_vec(head)?;
-    let length = u32::try_from(head.len()).ok().filter(|n| *n <= HEAD);
-    let length = length.ok_or_else(|| wrong(format!("a message of {} bytes", head.len())))?;
-    let count = u32::try_from(blobs.len()).map_err(|e| wrong(e.to_string()))?;
-    let mut start = Vec::with_capacity(8 + 8 * blobs.len() + head.len());
-    start.extend_from_slice(&length.to_le_bytes());
-    start.extend_from_slice(&count.to_le_bytes());
-    blobs.iter().for_each(|blob| start.extend_from_slice(&(blob.len() as u64).to_le_bytes()));
-    start.extend_from_slice(&head);
-    to.write_all(&start)?;
-    blobs.iter().try_for_each(|blob| to.write_all(blob))
+    let length = head.len() as u64;
+    if length > HEAD {
+        return Err(wrong(format!("a message of {length} bytes")));
+    }
+    to.write_all(&[&length.to_le_bytes()[..], &head].concat())
 }
 
 fn bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
@@ -153,29 +146,18 @@ fn bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-fn word<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
-    let mut word = [0; N];
-    from.read_exact(&mut word)?;
-    Ok(word)
-}
-
-pub(super) fn receive_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(T, Vec<Blob>)>> {
-    let mut first = [0; 1];
-    if from.read(&mut first)? == 0 {
+pub(super) fn receive_head<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut length = [0; 8];
+    let (first, rest) = length.split_at_mut(1);
+    if from.read(first)? == 0 {
         return Ok(None);
     }
-    let [b, c, d] = word(from)?;
-    let (length, count) = (u32::from_le_bytes([first[0], b, c, d]), u32::from_le_bytes(word(from)?));
-    if length > HEAD || count > ARRAYS {
-        return Err(wrong(format!("a message of {length} bytes with {count} arrays")));
+    from.read_exact(rest)?;
+    let length = u64::from_le_bytes(length);
+    if length > HEAD {
+        return Err(wrong(format!("a message of {length} bytes")));
     }
-    let lengths: Vec<u64> = (0..count).map(|_| Ok(u64::from_le_bytes(word(from)?))).collect::<io::Result<_>>()?;
-    if let Some(long) = lengths.iter().find(|n| **n > ARRAY) {
-        return Err(wrong(format!("an array of {long} bytes")));
-    }
-    let head = serde_json::from_slice(&bytes(from, u64::from(length))?)?;
-    let blobs = lengths.into_iter().map(|n| bytes(from, n).map(Arc::new)).collect::<io::Result<_>>()?;
-    Ok(Some((head, blobs)))
+    Ok(Some(serde_json::from_slice(&bytes(from, length)?)?))
 }
 
 #[cfg(test)]
@@ -297,51 +279,47 @@ mod tests {
         assert!(masked(None).is_err());
     }
 
+    fn restoring(shape: &[usize], data: Vec<u8>) -> Order {
+        let tensors = vec![tensor("a", Dtype::F32, shape, data)];
+        let (rows, end) = (Vec::new(), Some(CheckpointImage { position: 0, tensors }));
+        let restore = Command::Restore { id: 1, sequence: SequenceId(0), keep: 0, rows, end, history: Arc::default() };
+        Order::of(restore).unwrap()
+    }
+
     #[test]
-    fn an_array_of_another_size_than_its_shape_is_refused() {
-        let order = |values| {
-            let tensors = vec![tensor("a", Dtype::F32, &[values], vec![0; 4])];
-            let (rows, end) = (Vec::new(), Some(CheckpointImage { position: 0, tensors }));
-            let restore =
-                Command::Restore { id: 1, sequence: SequenceId(0), keep: 0, rows, end, history: Arc::default() };
-            Order::of(restore).unwrap()
-        };
+    fn an_array_has_the_size_of_its_shape() {
         let mut wire = Vec::new();
-        send(&mut wire, order(2)).unwrap();
-        assert_eq!(receive::<Order>(&mut wire.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        let mut wire = Vec::new();
-        send_frame(&mut wire, &order(1), &[]).unwrap();
-        assert!(receive::<Order>(&mut wire.as_slice()).is_err());
+        assert_eq!(send(&mut wire, restoring(&[2], vec![0; 4])).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(wire.is_empty());
+        send_head(&mut wire, &restoring(&[2], Vec::new())).unwrap();
+        assert_eq!(receive::<Order>(&mut wire.as_slice()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        for hostile in [&[usize::MAX, 2][..], &[1 << 40]] {
+            let mut wire = Vec::new();
+            send_head(&mut wire, &restoring(hostile, Vec::new())).unwrap();
+            assert_eq!(receive::<Order>(&mut wire.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]
     fn a_frame_arrives_as_sent_and_an_end_between_two_differs_from_one_inside() {
-        let blobs = vec![Arc::new(vec![1, 2, 3]), Arc::new(Vec::new())];
         let mut wire = Vec::new();
-        send_frame(&mut wire, &"head", &blobs).unwrap();
+        send(&mut wire, restoring(&[2], vec![7; 8])).unwrap();
         let mut from = wire.as_slice();
-        assert_eq!(receive_frame::<String>(&mut from).unwrap(), Some(("head".to_owned(), blobs)));
-        assert_eq!(receive_frame::<String>(&mut from).unwrap(), None);
+        let Some(Order::Command { command, .. }) = receive(&mut from).unwrap() else { panic!("no command") };
+        let Command::Restore { end: Some(end), .. } = *command else { panic!("no state") };
+        assert_eq!(*end.tensors[0].data, vec![7; 8]);
+        assert!(receive::<Order>(&mut from).unwrap().is_none());
         for cut in 1..wire.len() {
-            let error = receive_frame::<String>(&mut &wire[..cut]).unwrap_err();
+            let error = receive::<Order>(&mut &wire[..cut]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut at {cut}");
         }
     }
 
     #[test]
-    fn lengths_are_not_believed() {
-        for odd in [[0xff; 16], [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0]] {
-            assert_eq!(receive_frame::<String>(&mut odd.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        }
-        let mut long = vec![2, 0, 0, 0, 1, 0, 0, 0];
-        long.extend((ARRAY + 1).to_le_bytes());
-        assert_eq!(receive_frame::<String>(&mut long.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        let mut short = vec![2, 0, 0, 0, 1, 0, 0, 0];
-        short.extend(ARRAY.to_le_bytes());
-        short.extend(b"{}x");
-        assert_eq!(
-            receive_frame::<serde_json::Value>(&mut short.as_slice()).unwrap_err().kind(),
-            io::ErrorKind::UnexpectedEof
-        );
+    fn a_length_is_not_believed() {
+        assert_eq!(receive_head::<String>(&mut [0xff; 16].as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let short = [HEAD.to_le_bytes(), *b"{}xyxyxy"].concat();
+        let error = receive_head::<serde_json::Value>(&mut short.as_slice()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

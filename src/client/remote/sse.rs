@@ -1,10 +1,8 @@
-//! Server-sent events: bytes to the data of events, however the bytes are split. Pure. Text is decoded line by line;
-//! bytes that are not UTF-8 are marked ([`super::halves`]). Outside the standard, the line `error: …` of llama.cpp's
+//! Server-sent events: bytes to the data of events, however the bytes are split. Pure. Text is decoded line by line.
+//! Outside the standard, the line `error: …` of llama.cpp's
 //! server and JSON without `data:` are read too.
 
 use serde_json::{Value, json};
-
-use super::halves;
 
 const MOST: usize = 8 << 20;
 
@@ -66,7 +64,7 @@ impl Events {
 
     fn line_ended(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         let bytes = std::mem::take(&mut self.line);
-        let line = halves::text(&bytes);
+        let line = String::from_utf8_lossy(&bytes);
         // The first line may begin with a byte order mark.
         let line = line.trim_start_matches('\u{FEFF}');
         // `[DONE]` is no JSON.
@@ -185,11 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf8_are_marked() {
-        let mut halves = halves::Halves::default();
-        let shown =
-            whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]).iter().map(|data| halves.join(data)).collect::<Vec<_>>();
-        assert_eq!(shown, ["a\u{FFFD}\u{FFFD}b", "c"]);
+    fn bytes_that_are_not_utf8_are_replaced() {
+        assert_eq!(whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]), ["a\u{FFFD}\u{FFFD}b", "c"]);
     }
 
     #[test]

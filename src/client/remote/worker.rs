@@ -1,20 +1,21 @@
-//! The engine thread of a remote engine. The state of a sequence is its token list. Commands to one sequence run in
-//! order, jobs of different sequences in parallel. A stop drops the request and keeps the text received so far. A
-//! server that is down at the start is no failure: each question tries again.
+//! The engine thread of a remote engine. The state of a sequence is its token list, under a lock: each command is a
+//! task that waits for the lock, so commands to one sequence run in order, jobs of different sequences in parallel. A
+//! stop drops the request and keeps the text received so far. A server that is down at the start is no failure: each
+//! question tries again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use crossbeam_channel::{bounded, unbounded};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::RemoteOptions;
 use super::asking::{Asking, NAMED};
 use super::client::{Client, Fault, line_of, sentence};
 use super::codec::Codec;
-use crate::client::about;
 use crate::core::Exit;
 use crate::engine::protocol::{Cancel, Command, Engine, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
@@ -30,15 +31,14 @@ fn runtime() -> Result<Runtime, String> {
 pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
-    let (happens, happened) = mpsc::unbounded_channel();
-    let (reported, tokenizer) = (happens.clone(), text.tokenizer.clone());
+    let (passed_on, received) = unbounded_channel();
+    let tokenizer = text.tokenizer.clone();
     let thread = std::thread::Builder::new().name("remote engine".into()).spawn(move || {
         let asking = Codec::new(tokenizer).and_then(|codec| Asking::new(options, codec, outbox.clone()));
         match asking.and_then(|asking| Ok((asking, runtime()?))) {
             Ok((asking, runtime)) => {
-                let (states, busy, waiting) = (HashMap::new(), HashSet::new(), VecDeque::new());
-                let worker = Worker { asking: Rc::new(asking), happens, states, busy, waiting };
-                LocalSet::new().block_on(&runtime, worker.serve(happened));
+                let worker = Worker { asking: Rc::new(asking), states: HashMap::new() };
+                LocalSet::new().block_on(&runtime, worker.serve(received));
             }
             Err(why) => {
                 let _ =
@@ -47,12 +47,9 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
         }
     })?;
     // Ends with the runtime's channel, or with the thread that listens to it.
-    std::thread::Builder::new().name("remote commands".into()).spawn(move || {
-        let passed = inbox.into_iter().all(|command| reported.send(Happened::Received(command)).is_ok());
-        if passed {
-            let _ = reported.send(Happened::Received(Command::Shutdown));
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("remote commands".into())
+        .spawn(move || inbox.into_iter().all(|command| passed_on.send(command).is_ok()))?;
     Ok(Engine { commands, events, thread })
 }
 
@@ -66,31 +63,32 @@ pub fn probe(options: &RemoteOptions) -> Result<String, String> {
     Ok(format!("{} answers; its models: {}.", client.shown, names.join(", ")))
 }
 
-enum Happened {
-    Received(Command),
-    /// A finished job: the sequence's tokens and the event, or the fault.
-    Over(Job, Result<(Vec<Token>, EngineEvent), Fault>),
+/// Tokens, and the failure that has lost them.
+#[derive(Clone, Default)]
+struct State {
+    tokens: Vec<Token>,
+    lost: Option<EngineFault>,
 }
 
 struct Worker {
     asking: Rc<Asking>,
-    happens: UnboundedSender<Happened>,
-    states: HashMap<SequenceId, Vec<Token>>,
-    busy: HashSet<SequenceId>,
-    waiting: VecDeque<Command>,
+    states: HashMap<SequenceId, Rc<Mutex<State>>>,
 }
 
 impl Worker {
-    async fn serve(mut self, mut happened: mpsc::UnboundedReceiver<Happened>) {
+    async fn serve(mut self, mut commands: UnboundedReceiver<Command>) {
         let asking = Rc::clone(&self.asking);
         asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
-        let first = Cancel::default();
+        let (first, mut early) = (Cancel::default(), Vec::new());
         let mut finding = std::pin::pin!(asking.find_model(&first));
         // Quitting must not wait for a server that does not answer.
         let found = loop {
             tokio::select! {
                 found = &mut finding => break found,
-                what = happened.recv() => if !self.take(what) { return },
+                command = commands.recv() => match command {
+                    None | Some(Command::Shutdown) => return,
+                    Some(command) => early.push(command),
+                },
             }
         };
         let failed = found.err().and_then(line_of);
@@ -101,99 +99,61 @@ impl Worker {
         for note in asking.client.exposed_key().into_iter().chain(failed) {
             asking.send(EngineEvent::Note(note));
         }
-        self.begin_all();
-        while self.take(happened.recv().await) {
-            self.begin_all();
-        }
-    }
-
-    /// False at the end.
-    fn take(&mut self, happened: Option<Happened>) -> bool {
-        match happened {
-            None | Some(Happened::Received(Command::Shutdown)) => return false,
-            Some(Happened::Received(command)) => self.waiting.push_back(command),
-            Some(Happened::Over(job, end)) => self.over(&job, end),
-        }
-        true
-    }
-
-    fn begin_all(&mut self) {
-        let mut held = self.busy.clone();
-        for command in std::mem::take(&mut self.waiting) {
-            let (changed, _, base) = about(&command);
-            let touched = changed.into_iter().chain(base);
-            let free = !touched.clone().any(|sequence| held.contains(&sequence));
-            if free {
-                self.begin(command);
-                held.extend(touched.filter(|sequence| self.busy.contains(sequence)));
-            } else {
-                held.extend(touched);
-                self.waiting.push_back(command);
-            }
+        early.into_iter().for_each(|command| self.begin(command));
+        while let Some(command) = commands.recv().await.filter(|command| !matches!(command, Command::Shutdown)) {
+            self.begin(command);
         }
     }
 
     fn begin(&mut self, command: Command) {
+        let asking = Rc::clone(&self.asking);
+        let mut state_of = |sequence| Rc::clone(self.states.entry(sequence).or_default());
         match command {
             Command::Restore { id, sequence, history, .. } => {
-                self.states.insert(sequence, history.to_vec());
-                self.asking.send(EngineEvent::Restored { id, ms: 0.0 });
-            }
-            Command::Fork { id, from, to } => {
-                let state = self.states.get(&from).cloned().unwrap_or_default();
-                self.states.insert(to, state);
-                self.asking.send(EngineEvent::Restored { id, ms: 0.0 });
-            }
-            Command::Release { sequence } => drop(self.states.remove(&sequence)),
-            Command::Run(job) => {
-                self.busy.insert(job.sequence);
-                let mut state = self.states.remove(&job.sequence).unwrap_or_default();
-                let (asking, happens) = (Rc::clone(&self.asking), self.happens.clone());
+                let state = state_of(sequence);
                 spawn_local(async move {
-                    let end = asking.run(&job, &mut state).await.map(|event| (state, event));
-                    // An ending thread has dropped the receiver; that is fine.
-                    let _ = happens.send(Happened::Over(job, end));
+                    *state.lock().await = State { tokens: history.to_vec(), lost: None };
+                    asking.send(EngineEvent::Restored { id, ms: 0.0 });
                 });
             }
-            // Texts take little memory, and the loop has handled a shutdown already.
+            Command::Fork { id, from, to } => {
+                let (from, to) = (state_of(from), state_of(to));
+                spawn_local(async move {
+                    let (from, mut to) = tokio::join!(from.lock(), to.lock());
+                    *to = from.clone();
+                    // A fork of a lost state would be an empty conversation.
+                    let failed = to.lost.clone().map(|fault| EngineEvent::Failed { id, fault });
+                    asking.send(failed.unwrap_or(EngineEvent::Restored { id, ms: 0.0 }));
+                });
+            }
+            Command::Release { sequence } => {
+                let state = state_of(sequence);
+                spawn_local(async move { *state.lock().await = State::default() });
+            }
+            Command::Run(job) => {
+                let state = state_of(job.sequence);
+                // Besides the table and this command, those in front of it have the state.
+                let waits = Rc::strong_count(&state) > 2;
+                spawn_local(async move { run(&asking, &job, &mut *state.lock().await, waits).await });
+            }
+            // Texts take little memory, and the loop handles a shutdown.
             Command::MayEvict { .. } | Command::Park | Command::Unpark | Command::Shutdown => {}
         }
     }
+}
 
-    fn over(&mut self, job: &Job, end: Result<(Vec<Token>, EngineEvent), Fault>) {
-        self.busy.remove(&job.sequence);
-        match end {
-            Ok((state, event)) => {
-                self.states.insert(job.sequence, state);
-                self.asking.send(event);
-            }
-            Err(fault) => {
-                let fault = match fault {
-                    Fault::Stopped => EngineFault::Stopped,
-                    Fault::TooLong(line) => EngineFault::TooLong(line),
-                    Fault::Refused { line, .. } | Fault::Failed(line) => EngineFault::Device(line),
-                };
-                self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
-                self.drop_lost(job.sequence, &fault);
-            }
-        }
-    }
-
-    /// After a failure: jobs that wait for the lost state fail too, up to the next command that replaces the state.
-    fn drop_lost(&mut self, lost: SequenceId, fault: &EngineFault) {
-        let mut is_lost = true;
-        for command in std::mem::take(&mut self.waiting) {
-            let (changed, id, base) = about(&command);
-            // Each request contains its whole conversation, so a restored sequence needs nothing of the lost one.
-            let replaces = matches!(command, Command::Restore { .. } | Command::Release { .. } | Command::Fork { .. });
-            is_lost &= !(replaces && changed == Some(lost));
-            match id {
-                // A fork of the lost state would be an empty conversation.
-                Some(id) if is_lost && base == Some(lost) => {
-                    self.asking.send(EngineEvent::Failed { id, fault: fault.clone() });
-                }
-                _ => self.waiting.push_back(command),
-            }
-        }
-    }
+/// A failure loses the state, and fails the jobs that wait for it, up to the next command that replaces the state.
+async fn run(asking: &Asking, job: &Job, state: &mut State, waits: bool) {
+    let done = match state.lost.take().filter(|_| waits) {
+        Some(fault) => Err(fault),
+        None => asking.run(job, &mut state.tokens).await.map_err(|fault| match fault {
+            Fault::Stopped => EngineFault::Stopped,
+            Fault::TooLong(line) => EngineFault::TooLong(line),
+            Fault::Refused { line, .. } | Fault::Failed(line) => EngineFault::Device(line),
+        }),
+    };
+    asking.send(done.unwrap_or_else(|fault| {
+        *state = State { tokens: Vec::new(), lost: Some(fault.clone()) };
+        EngineEvent::Failed { id: job.id, fault }
+    }));
 }

@@ -3,7 +3,7 @@
 use minijinja::functions::{dict, namespace};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Tuple, Value};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::filters::{filesizeformat, striptags};
 use minijinja_contrib::globals::{cycler, joiner};
 
@@ -24,21 +24,21 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextErro
     environment.add_filter("tojson", python::json);
     environment.add_filter("string", |value: Value| python::str(&value));
     environment.add_filter(source::PERCENT, python::percent);
-    environment.add_filter("length", filters::length);
-    environment.add_filter("count", filters::length);
     environment.add_filter("default", filters::default);
     environment.add_filter("d", filters::default);
     environment.add_filter("trim", filters::trim);
-    environment.add_filter("replace", filters::replace);
     environment.add_filter("int", filters::int);
     environment.add_filter("float", filters::float);
     environment.add_filter("indent", filters::indent);
     environment.add_filter("truncate", filters::truncate);
     environment.add_filter("wordcount", filters::wordcount);
-    environment.add_filter("center", |text: &str, args: Rest<Value>| methods::padded(text, "center", &args));
+    environment.add_filter("center", |state: &State, text: &str, args: Rest<Value>| {
+        methods::padded(state, text, "center", &args)
+    });
     environment.add_filter("filesizeformat", filesizeformat);
     environment.add_filter("striptags", striptags);
     environment.add_filter("format", python::formatted);
+    environment.add_filter(python::PRINTF, minijinja::filters::format);
     environment.add_filter("dictsort", filters::dictsort);
     environment.add_test("sequence", filters::is_sequence);
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());

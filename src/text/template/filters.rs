@@ -3,17 +3,9 @@
 use minijinja::value::{Kwargs, Rest, StringInput, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::limits::refused;
+use super::limits::count_bytes;
 use super::methods::either;
 use super::python::{indentation, str};
-
-/// Bytes that indenting may add.
-const INDENT_BYTES: usize = 64 << 20;
-
-/// `length`, which is 0 for what is not defined.
-pub(super) fn length(value: &Value) -> Result<usize, Error> {
-    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
-}
 
 pub(super) fn default(value: &Value, or: Option<Value>, boolean: Option<Value>, names: Kwargs) -> Result<Value, Error> {
     let or = either(or, &names, "default_value")?.unwrap_or_else(|| Value::from(""));
@@ -26,18 +18,6 @@ pub(super) fn trim(value: &Value, chars: Option<&str>, names: Kwargs) -> Result<
     let (text, chars) = (str(value), either(chars, &names, "chars")?);
     names.assert_all_used()?;
     Ok(chars.map_or(text.trim(), |chars| text.trim_matches(|c| chars.contains(c))).into())
-}
-
-pub(super) fn replace(
-    value: &Value,
-    old: StringInput<'_>,
-    new: StringInput<'_>,
-    count: Option<i64>,
-    names: Kwargs,
-) -> Result<Value, Error> {
-    let count = either(count, &names, "count")?.and_then(|count| usize::try_from(count).ok());
-    names.assert_all_used()?;
-    Ok(Value::from(str(value).replacen(old.as_str(), new.as_str(), count.unwrap_or(usize::MAX))))
 }
 
 /// `int`, which gives its default for what is no number.
@@ -63,20 +43,13 @@ fn digits(value: Value) -> Value {
 }
 
 /// `indent`, by so many spaces or by a text.
-pub(super) fn indent(
-    text: StringInput<'_>,
-    width: Option<Value>,
-    first: Option<bool>,
-    blank: Option<bool>,
-    names: Kwargs,
-) -> Result<Value, Error> {
-    let width = either(width, &names, "width")?.unwrap_or_else(|| Value::from(4));
-    let (first, blank) = (either(first, &names, "first")?, either(blank, &names, "blank")?);
+pub(super) fn indent(state: &State, text: StringInput<'_>, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+    let names = named(&["width", "first", "blank"], places, &names)?;
+    let width = names.get::<Option<Value>>("width")?.unwrap_or_else(|| Value::from(4));
+    let (first, blank): (Option<bool>, Option<bool>) = (names.get("first")?, names.get("blank")?);
     names.assert_all_used()?;
-    let indent = indentation(&width)?;
-    if text.as_str().matches('\n').count().saturating_mul(indent.len()) > INDENT_BYTES {
-        return Err(refused("indenting would add more than 64 MB"));
-    }
+    let indent = indentation(state, &width)?;
+    count_bytes(state, text.as_str().matches('\n').count().saturating_mul(indent.len()))?;
     let line = |(at, line): (usize, &str)| match at {
         0 if first != Some(true) => line.to_owned(),
         1.. if line.is_empty() && blank != Some(true) => String::new(),

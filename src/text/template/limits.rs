@@ -1,33 +1,21 @@
-//! Limits of a rendering: instructions, widths and output.
+//! Limits of a rendering: instructions and output.
 
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
-/// Widest padding or indentation.
-const WIDTH: usize = 1_000;
-
-/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
-pub(super) fn fuel(messages: usize) -> u64 {
+/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages. 64 bytes
+/// of a new text count as one.
+pub(super) fn fuel(messages: usize, bytes: usize) -> u64 {
     let n = messages as u64;
-    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
+    5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000) + bytes as u64
 }
 
 pub(super) fn refused(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
-/// Refuses a width that would fill the memory.
-pub(super) fn check_width(width: usize) -> Result<(), Error> {
-    if width <= WIDTH { Ok(()) } else { Err(refused(format!("a width of {width} is more than {WIDTH}"))) }
-}
-
-/// Refuses a format string with a width beyond [`WIDTH`] or a width taken from the values.
-pub(super) fn check_format(format: &str) -> Result<(), Error> {
-    let mut numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    numbers.try_for_each(|digits| check_width(digits.parse().unwrap_or(usize::MAX)))?;
-    match format.contains('*') && format.contains('%') {
-        true => Err(refused("a width taken from the values is not supported")),
-        false => Ok(()),
-    }
+/// Counts a text before it is built, as the engine does with its own.
+pub(super) fn count_bytes(state: &State, bytes: usize) -> Result<(), Error> {
+    state.consume_fuel(bytes as u64 / 64)
 }
 
 /// A rendering with a limit on its bytes.

@@ -4,8 +4,7 @@ use minijinja::value::{ArgType, Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::limits::{check_format, check_width, refused};
-use super::source::SLICE;
+use super::limits::{count_bytes, refused};
 
 /// An argument by its place, or else by its name.
 pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
@@ -18,7 +17,6 @@ pub(super) fn either<'a, T: ArgType<'a, Output = T>>(
 
 pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match (value.as_str(), value.kind()) {
-        _ if name == SLICE => Some(slice(value, args)?),
         (Some(text), _) => string(state, text, name, args)?,
         (None, ValueKind::Seq) if name == "index" => Some(index(value, args)?),
         (None, ValueKind::Seq | ValueKind::Map) if name == "copy" => from_args(args).map(|()| Some(value.clone()))?,
@@ -43,10 +41,13 @@ fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<O
         "removeprefix" => text.strip_prefix(one()?).unwrap_or(text).into(),
         "removesuffix" => text.strip_suffix(one()?).unwrap_or(text).into(),
         "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => within(state, text, name, args)?,
-        "zfill" | "ljust" | "rjust" | "center" => padded(text, name, args)?,
-        "expandtabs" => expanded(text, args)?,
+        "zfill" | "ljust" | "rjust" | "center" => padded(state, text, name, args)?,
+        "expandtabs" => expanded(state, text, args)?,
         "format" => {
-            check_format(text)?;
+            // The library counts a text once it is built.
+            let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            let widths = numbers.map(|digits| digits.parse().unwrap_or(usize::MAX));
+            count_bytes(state, widths.fold(0, usize::saturating_add))?;
             return Ok(None);
         }
         _ => {
@@ -68,35 +69,6 @@ fn string(state: &mut State, text: &str, name: &str, args: &[Value]) -> Result<O
         }
     };
     Ok(Some(own))
-}
-
-/// `value[start:stop:step]`.
-fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
-    let items: Vec<Value> = match (value.as_str(), value.kind()) {
-        (Some(text), _) => text.chars().map(Value::from).collect(),
-        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
-        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
-        (None, kind) => return Err(refused(format!("a value of type {kind} cannot be sliced"))),
-    };
-    let (length, step) = (items.len() as i64, step.unwrap_or(1));
-    if step == 0 {
-        return Err(refused("a slice cannot have a step of 0"));
-    }
-    // Python's bounds: before the first for a step back, after the last for a step on.
-    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
-    let (first, last) = if step < 0 { (most, least) } else { (least, most) };
-    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
-    let (from, to) = (start.map_or(first, bound), stop.map_or(last, bound));
-    let places: Box<dyn Iterator<Item = i64>> =
-        if step < 0 { Box::new((to + 1..=from).rev()) } else { Box::new(from..to) };
-    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
-    let taken: Vec<Value> = places.step_by(step.unsigned_abs() as usize).filter_map(at).collect();
-    Ok(match value.as_str() {
-        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
-        None if value.is_tuple() => Tuple::from(taken).into(),
-        None => taken.into(),
-    })
 }
 
 /// A method that looks between the arguments `start` and `end`, which count characters.
@@ -150,11 +122,11 @@ fn words(text: &str, from_end: bool, most: usize) -> Vec<&str> {
     parts
 }
 
-pub(super) fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn padded(state: &State, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let (width, fill, names): (Option<usize>, Option<&str>, Kwargs) = from_args(args)?;
     let width = either(width, &names, "width")?.unwrap_or(0);
     names.assert_all_used()?;
-    check_width(width)?;
+    count_bytes(state, width)?;
     let missing = width.saturating_sub(text.chars().count());
     let fill = if name == "zfill" { "0" } else { fill.unwrap_or(" ") };
     let before = match name {
@@ -167,10 +139,10 @@ pub(super) fn padded(text: &str, name: &str, args: &[Value]) -> Result<Value, Er
     Ok(Value::from(format!("{sign}{}{digits}{}", fill.repeat(before), fill.repeat(missing - before))))
 }
 
-fn expanded(text: &str, args: &[Value]) -> Result<Value, Error> {
+fn expanded(state: &State, text: &str, args: &[Value]) -> Result<Value, Error> {
     let (width,): (Option<usize>,) = from_args(args)?;
     let width = width.unwrap_or(8);
-    check_width(width)?;
+    count_bytes(state, text.matches('\t').count().saturating_mul(width))?;
     let (mut out, mut column) = (String::new(), 0);
     for c in text.chars() {
         match c {

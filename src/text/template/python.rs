@@ -8,17 +8,19 @@ use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, Output, State};
 use serde_json::Value as Json;
 
-use super::limits::{check_format, check_width, refused};
+use super::limits::{count_bytes, refused};
 use super::methods::either;
 
+/// The engine's own filter `format`.
+pub(super) const PRINTF: &str = "__format";
 /// `%5.1f`, `%(name)s` or `%%`.
 static CONVERSION: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"%(?:\((?<name>[^)]*)\))?(?<flags>[-+ #0]*\d*(?:\.\d+)?)(?<kind>[A-Za-z%])").ok());
 
 /// `left % right`: text that is filled in, or the remainder.
-pub(super) fn percent(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
+pub(super) fn percent(state: &mut State, left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(text) = left.as_str() {
-        return filled(text, right);
+        return filled(state, text, right);
     }
     if *right == Value::from(0) {
         return Err(refused("division by zero"));
@@ -29,14 +31,13 @@ pub(super) fn percent(state: &State, left: &Value, right: &Value) -> Result<Valu
 }
 
 /// The filter `format`: a text that is filled in with arguments or, by name, with keyword arguments.
-pub(super) fn formatted(text: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
+pub(super) fn formatted(state: &mut State, text: &Value, places: Rest<Value>, names: Kwargs) -> Result<Value, Error> {
     let names = Value::from(names);
-    filled(&str(text), &if names.is_true() { names } else { Tuple::from(places.0).into() })
+    filled(state, &str(text), &if names.is_true() { names } else { Tuple::from(places.0).into() })
 }
 
 /// A text with `%s` and the like, filled in as Python does. The library lacks `%r`, and `%d` of what is no whole number.
-fn filled(text: &str, given: &Value) -> Result<Value, Error> {
-    check_format(text)?;
+fn filled(state: &mut State, text: &str, given: &Value) -> Result<Value, Error> {
     let parts = CONVERSION.as_ref().ok_or_else(|| refused("text cannot be filled in"))?;
     let mut places = if given.is_tuple() { given.try_iter()?.collect() } else { vec![given.clone()] }.into_iter();
     let mut values = Vec::new();
@@ -60,7 +61,8 @@ fn filled(text: &str, given: &Value) -> Result<Value, Error> {
     });
     // Text without a name takes nothing from a mapping, and leaves none of other values over.
     values.extend(places.filter(|value| value.kind() != ValueKind::Map));
-    minijinja::formatting::format(FormatStyle::Printf, &spelled, &values).map(Value::from)
+    values.insert(0, spelled.into_owned().into());
+    state.apply_filter(PRINTF, &values)
 }
 
 /// `{{ value }}` as Python prints it.
@@ -108,14 +110,14 @@ fn repr(value: &Value) -> String {
 }
 
 /// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-pub(super) fn json(value: Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+pub(super) fn json(state: &State, value: Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
     let (ascii, indent, separators, sorted): (Option<Value>, Option<Value>, Option<Value>, Option<Value>) =
         from_args(places)?;
     let is_set = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let (ascii, sorted) = (either(ascii, &names, "ensure_ascii")?, either(sorted, &names, "sort_keys")?);
     let (indent, separators) = (either(indent, &names, "indent")?, either(separators, &names, "separators")?);
     names.assert_all_used()?;
-    let indent = indent.as_ref().map(indentation).transpose()?;
+    let indent = indent.as_ref().map(|width| indentation(state, width)).transpose()?;
     let mut signs = [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned);
     if let Some(separators) = separators {
         let given = separators.try_iter()?.map(|sign| str(&sign));
@@ -132,9 +134,9 @@ pub(super) fn json(value: Value, places: &[Value], names: Kwargs) -> Result<Valu
 }
 
 /// A text as it is, or so many spaces.
-pub(super) fn indentation(width: &Value) -> Result<String, Error> {
+pub(super) fn indentation(state: &State, width: &Value) -> Result<String, Error> {
     let columns = width.as_str().map_or_else(|| width.as_usize().unwrap_or(0), str::len);
-    check_width(columns)?;
+    count_bytes(state, columns)?;
     Ok(width.as_str().map_or_else(|| " ".repeat(columns), str::to_owned))
 }
 

@@ -1,5 +1,5 @@
 //! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`,
-//! slices with a step, `%` between strings, and defaults of macros that refer to earlier parameters. Its compiler recurses as
+//! `%` between strings, and defaults of macros that refer to earlier parameters. Its compiler recurses as
 //! deep as branches are nested and expressions are long.
 
 use std::sync::LazyLock;
@@ -8,8 +8,6 @@ use fancy_regex::Regex;
 
 use crate::text::TextError;
 
-/// The method in place of `[start:stop:step]`, with which the engine fails on an empty value.
-pub(super) const SLICE: &str = "__slice";
 /// The filter in place of `%`.
 pub(super) const PERCENT: &str = "__percent";
 const FILLED: &str = ")|__percent(";
@@ -71,7 +69,6 @@ pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
         if tokens.iter().filter(|token| token.kind != Kind::Space).count() > TAG_WORDS {
             return refused(format!("a tag has more than {TAG_WORDS} words"));
         }
-        slices(&mut tokens);
         operators(&mut tokens);
         let first = tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%"));
         let is_macro = first.as_ref().is_some_and(|word| word.text == "macro");
@@ -180,26 +177,6 @@ fn closing(tokens: &[Token<'_>], open: usize) -> Option<usize> {
         }
     }
     None
-}
-
-/// Writes `value[start:stop:step]` as a call of [`SLICE`].
-fn slices(tokens: &mut Vec<Token<'_>>) {
-    for open in (0..tokens.len()).rev() {
-        let bracket = tokens.get(open).filter(|token| token.is("["));
-        let Some(close) = bracket.and_then(|_| closing(tokens, open)) else { continue };
-        let [start, stop, step] = split(tokens.get(open + 1..close).unwrap_or_default(), ":")[..] else { continue };
-        // The space keeps a number in front from becoming a fraction.
-        let mut call = vec![Token { kind: Kind::Sign, text: " ." }, Token { kind: Kind::Word, text: SLICE }];
-        for (bound, sign) in [(start, "("), (stop, ","), (step, ",")] {
-            call.push(Token { kind: if sign == "(" { Kind::Open } else { Kind::Sign }, text: sign });
-            match bound.iter().all(|token| token.kind == Kind::Space) {
-                true => call.push(Token { kind: Kind::Word, text: "none" }),
-                false => call.extend_from_slice(bound),
-            }
-        }
-        call.push(Token { kind: Kind::Close, text: ")" });
-        tokens.splice(open..=close, call);
-    }
 }
 
 /// Writes `left % right` as the filter [`PERCENT`], and spells the operands of `~` as Python does.

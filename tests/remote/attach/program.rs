@@ -130,7 +130,7 @@ fn a_killed_server_is_ignored_and_replaced() {
 }
 
 #[test]
-fn a_terminated_server_finishes_its_document_and_question() {
+fn a_server_terminated_inside_a_document_leaves_the_rest_to_the_terminal() {
     let home = tempfile::tempdir().unwrap();
     let text: String = (0..300).map(|i| format!("Line {i} of the notes about the harbour.\n")).collect();
     std::fs::write(home.path().join("notes.txt"), text).unwrap();
@@ -147,6 +147,6 @@ fn a_terminated_server_finishes_its_document_and_question() {
     let client = client.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&client.stderr);
     assert!(client.status.success() && reported && last["event"] == "end", "{last} {stderr}");
-    assert!(!stderr.contains("loaded here"), "{stderr}");
+    assert!(stderr.is_empty() || stderr.contains("loaded here"), "{stderr}");
     assert!(serve.child.wait().unwrap().success());
 }

@@ -74,8 +74,6 @@ fn every_api_accepts_documents_and_continues_their_answers() {
     ] }]);
     let first = server.post("/v1/responses", &json!({ "input": input, "temperature": 0 })).json();
     assert!(first["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap() > 500, "{first}");
-    let items = server.get(&format!("/v1/responses/{}/input_items", first["id"].as_str().unwrap())).json();
-    assert_eq!(items["data"][0]["content"], input[0]["content"]);
     let more = json!({ "input": "And then?", "previous_response_id": first["id"], "temperature": 0 });
     let second = server.post("/v1/responses", &more).json();
     let cached = &second["usage"]["input_tokens_details"]["cached_tokens"];
