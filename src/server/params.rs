@@ -157,26 +157,35 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar> {
     }
 }
 
-/// Reads `response_format`, or vLLM's `structured_outputs`.
+/// Reads `response_format`, or the format in the fields of other servers of open models.
 pub(super) fn response_format(fields: &mut Fields) -> Result<Format> {
-    let format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
+    let mut format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
     let structured = fields.object("structured_outputs")?.map(structured_outputs).transpose()?.flatten();
-    Ok(format.or(structured.map(|grammar| (grammar, "structured_outputs"))))
+    format = format.or(structured.map(|grammar| (grammar, "structured_outputs")));
+    for names in [["guided_json", "guided_regex", "guided_choice"], ["json_schema", "regex", "choice"]] {
+        format = format.or(grammar_of(fields, names)?.map(|grammar| (grammar, names[0])));
+    }
+    Ok(format)
 }
 
 fn structured_outputs(mut fields: Fields) -> Result<Option<Grammar>> {
     for name in ["grammar", "structural_tag"] {
         fields.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }
-    let at = fields.name("json");
-    let json = fields.take("json").map(|schema| schema_grammar(schema, &at)).transpose()?;
-    let regex = fields.text("regex")?.filter(|regex| !regex.is_empty()).map(Grammar::Regex);
-    let choice: Option<Vec<String>> = fields.typed("choice", "a list of texts")?;
-    if choice.as_ref().is_some_and(Vec::is_empty) {
-        return Err(fields.wrong("choice", "must be a list of texts, it is empty"));
-    }
+    let grammar = grammar_of(&mut fields, ["json", "regex", "choice"])?;
     let object = fields.on("json_object")?.then(Grammar::object);
-    fields.done().map(|()| json.or(regex).or(choice.map(Grammar::Choice)).or(object))
+    fields.done().map(|()| grammar.or(object))
+}
+
+fn grammar_of(fields: &mut Fields, [json, regex, choice]: [&'static str; 3]) -> Result<Option<Grammar>> {
+    let at = fields.name(json);
+    let json = fields.take(json).map(|schema| schema_grammar(schema, &at)).transpose()?;
+    let regex = fields.text(regex)?.filter(|regex| !regex.is_empty()).map(Grammar::Regex);
+    let texts: Option<Vec<String>> = fields.typed(choice, "a list of texts")?;
+    if texts.as_ref().is_some_and(Vec::is_empty) {
+        return Err(fields.wrong(choice, "must be a list of texts, it is empty"));
+    }
+    Ok(json.or(regex).or(texts.map(Grammar::Choice)))
 }
 
 #[derive(Clone, Debug, Default)]

@@ -307,7 +307,10 @@ fn fields_of_other_servers_are_done() {
         ("structured_outputs", json!({ "choice": ["yes", "no \"x\""] }), &["yes", "no \"x\""][..]),
         ("structured_outputs", json!({ "regex": "a{3}" }), &["aaa"]),
         ("structured_outputs", json!({ "json": { "const": 5 } }), &["5"]),
-        ("structured_outputs", json!({ "json": "{\"const\": 6}" }), &["6"]),
+        ("guided_choice", json!(["one"]), &["one"]),
+        ("guided_regex", json!("[b]{2}"), &["bb"]),
+        ("guided_json", json!("{\"const\": 6}"), &["6"]),
+        ("json_schema", json!({ "const": 7 }), &["7"]),
         ("response_format", json!({ "type": "json_object", "schema": { "const": 8 } }), &["8"]),
         ("response_format", json!({ "type": "json_schema", "schema": { "const": 9 } }), &["9"]),
     ] {

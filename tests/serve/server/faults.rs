@@ -44,12 +44,7 @@ fn wrong_requests_name_the_field_and_have_a_status() {
         (with(question("x"), "max_tokens", json!(-2)), 400, "invalid_value", "max_tokens"),
         (with(question("x"), "enable_thinking", json!("yes")), 400, "invalid_value", "enable_thinking"),
         (with(question("x"), "grammar", json!("root ::= x")), 400, "unsupported_parameter", "grammar"),
-        (
-            with(question("x"), "structured_outputs", json!({ "choice": "a" })),
-            400,
-            "invalid_value",
-            "structured_outputs.choice",
-        ),
+        (with(question("x"), "guided_choice", json!("a")), 400, "invalid_value", "guided_choice"),
         (with(question("x"), "model", json!("gpt-9")), 404, "model_not_found", "model"),
         (question(&"word ".repeat(3_000)), 400, "context_length_exceeded", "messages"),
     ];
