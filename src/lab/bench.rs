@@ -95,7 +95,7 @@ fn bench<B: DraftOps>(
     b.synchronize().context("loading the model")?;
     let load_s = started.elapsed().as_secs_f64();
     let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
-    let head = match (args.draft_round || args.speculation, checkpoint.is_built_in()) {
+    let head = match (args.speculation, checkpoint.is_built_in()) {
         (false, _) => None,
         (true, true) => Some(DraftHead::demo(b, model.spec(), &options).context("loading the draft head")?),
         (true, false) => Some(DraftHead::synthetic(b, model.spec(), &options, 1).context("making a draft head")?),
@@ -137,10 +137,9 @@ impl<B: DraftOps> Bench<'_, B> {
         let mut row = joined(row, filled);
         self.frontier = self.s.end()?;
         let args = self.args;
-        let parts: [(bool, Part<Self>); 7] = [
+        let parts: [(bool, Part<Self>); 6] = [
             (true, Self::decode),
             (!args.no_verify, Self::verify_passes),
-            (args.draft_round, Self::draft_round),
             (args.speculation, Self::speculation),
             (!args.sequences.is_empty(), Self::sequences),
             (true, Self::memory),
@@ -158,19 +157,18 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(json!({"peak_memory_bytes": memory.used, "memory": memory}))
     }
 
-    /// Milliseconds of each of `count` steps, after `warm_up` more.
+    /// Milliseconds of each of `count` steps, after [`WARM_UP`] more.
     fn times(
         &mut self,
-        warm_up: usize,
         count: usize,
         mut step: impl FnMut(&mut Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<Vec<f64>> {
-        let mut times = Vec::with_capacity(warm_up + count);
-        for _ in 0..warm_up + count {
+        let mut times = Vec::with_capacity(WARM_UP + count);
+        for _ in 0..WARM_UP + count {
             let begun = Instant::now();
             step(self)?;
             times.push(ms(begun));
         }
-        Ok(times.split_off(warm_up))
+        Ok(times.split_off(WARM_UP))
     }
 }

@@ -73,9 +73,6 @@ pub struct BenchArgs {
     /// Leave out saving and restoring
     #[arg(long)]
     pub no_save: bool,
-    /// Measure rounds with a draft head too
-    #[arg(long)]
-    pub draft_round: bool,
     /// Measure speculation with drafts that are all wrong, and all right
     #[arg(long)]
     pub speculation: bool,

@@ -1,4 +1,4 @@
-//! Passes from a frontier in time: single steps, verify passes, rounds of a draft head, several sequences in one pass.
+//! Passes from a frontier in time: single steps, verify passes, speculation, several sequences in one pass.
 
 use std::sync::Arc;
 
@@ -8,18 +8,16 @@ use serde_json::{Value, json};
 use super::super::clients::greedy;
 use super::super::report::{median, quantiles};
 use super::super::subject::Round;
-use super::{Bench, WARM_UP};
+use super::Bench;
 use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::ngram::Lookup;
 use crate::engine::protocol::{SpecMode, Token};
 use crate::engine::speculate::{Decoder, Finder};
-use crate::model::draft::Tables;
 use crate::model::{Live, Sequence};
 
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
-const ROUND_DRAFTS: usize = 5;
 
 /// Tokens read before each run of speculation; their last logits give the first token.
 const OPENING: usize = 64;
@@ -30,7 +28,7 @@ impl<B: DraftOps> Bench<'_, B> {
     /// Single steps, each waiting for its top logits as a chat does.
     pub(super) fn decode(&mut self) -> anyhow::Result<Value> {
         let (decode, mut token) = (self.decode, 17 % self.s.model.spec().vocab as Token);
-        let times = self.times(WARM_UP, decode, |bench| {
+        let times = self.times(decode, |bench| {
             let found = bench.s.step(&[token], 1)?;
             token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
             Ok(())
@@ -46,58 +44,20 @@ impl<B: DraftOps> Bench<'_, B> {
         }))
     }
 
-    /// Half of the rows are accepted.
+    /// Verify passes of which half of the rows are accepted.
     pub(super) fn verify_passes(&mut self) -> anyhow::Result<Value> {
         let (mut out, mut one) = (Vec::new(), None);
         for rows in VERIFY_ROWS {
-            let ms = self.verify(rows, rows.div_ceil(2))?;
+            let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
+            let times = self.times((self.decode / 4).max(4), |bench| {
+                bench.s.step(&tokens, rows.div_ceil(2))?;
+                Ok(())
+            })?;
+            let ms = median(times);
             out.push(json!({"rows": rows, "ms": ms, "over_one": ms / *one.get_or_insert(ms)}));
             self.s.back(&self.frontier)?;
         }
         Ok(json!({"verify": out}))
-    }
-
-    /// Median milliseconds of a verify pass of `rows` rows, `accept` of them accepted.
-    fn verify(&mut self, rows: usize, accept: usize) -> anyhow::Result<f64> {
-        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
-        let times = self.times(WARM_UP, (self.decode / 4).max(4), |bench| {
-            bench.s.step(&tokens, accept)?;
-            Ok(())
-        })?;
-        Ok(median(times))
-    }
-
-    /// Extend, four recursive steps and a verify pass of six rows over a single step.
-    pub(super) fn draft_round(&mut self) -> anyhow::Result<Value> {
-        let step_ms = self.verify(1, 1)?;
-        self.s.back(&self.frontier)?;
-        let Some(mut head) = self.head.take() else { return Ok(json!({})) };
-        head.reset(self.s.live.position());
-        let rows = ROUND_DRAFTS + 1;
-        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
-        let mut first = true;
-        let times = self.times(2 * WARM_UP, (self.decode / 4).max(4), |bench| {
-            let (s, history) = (&mut bench.s, &bench.history);
-            let (at, tables) = (s.live.position(), Tables::from(&s.model));
-            let known = |tokens: usize| history.get(..at + tokens).context("history too short");
-            // The first round fills the draft head's window from the model's own residual streams.
-            if !std::mem::take(&mut first) {
-                let mut found = head.extend(s.b, &tables, known(1)?)?;
-                for _ in 1..ROUND_DRAFTS {
-                    found = head.step(s.b, &tables, found.ids.first().copied().unwrap_or(0))?;
-                }
-            }
-            s.live.verify(s.b, &s.model, &tokens)?;
-            s.live.top_logits(s.b, rows)?;
-            s.live.advance(s.b, 3)?;
-            if let Some(aux_hidden) = s.live.aux_hidden() {
-                head.keep(s.b, &tables, aux_hidden, 0..3, at, known(4)?)?;
-            }
-            Ok(s.b.synchronize()?)
-        });
-        self.head = Some(head);
-        let ms = median(times?);
-        Ok(json!({"draft_round_ms": ms, "draft_round_over_step": ms / step_ms}))
     }
 
     /// The decoder as a chat uses it, with the policy's choice of depth: speeds with all drafts wrong and all right as
@@ -169,7 +129,7 @@ impl<B: DraftOps> Bench<'_, B> {
             }
             let vocab = self.s.model.spec().vocab as Token;
             let mut tokens: Vec<Token> = (0..n as Token).map(|i| (17 + 31 * i) % vocab).collect();
-            let times = self.times(WARM_UP, self.decode, |bench| {
+            let times = self.times(self.decode, |bench| {
                 let best = bench.pass(forks, &tokens)?.into_iter().map(|row| row.ids.first().copied());
                 tokens = best.collect::<Option<_>>().context("no top logits")?;
                 Ok(())

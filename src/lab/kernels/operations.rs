@@ -49,7 +49,6 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
             let positions = &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000];
             (real, 4096, &[1, 2, 5, 8, 16], &[63, 64, 65, 1000], positions)
         }
-        Extent::Limits => (real, 4096, &[1, 8, 16], &[65], &[0, 127, 6144, 20_000]),
     };
     let pair = &mut Pair { cpu, dev };
     let passes = cases::passes(verify, prefill);
