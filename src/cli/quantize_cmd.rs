@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::hub::gigabytes;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration};
+use crate::core::bytes;
 use crate::core::sanitize::sanitize_line;
 use crate::engine::protocol::{BUILT_IN, Cancel, is_folder};
 use crate::model::calibrate::{self, Statistics};
@@ -52,7 +52,7 @@ pub(super) fn run(
     let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
     let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
-        let text = format!("{} needs {}, {} are free there", output.display(), gigabytes(needed), gigabytes(free));
+        let text = format!("{} needs {}, {} are free there", output.display(), bytes(needed), bytes(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
     }
     let stop = Cancel::default();
@@ -71,7 +71,7 @@ pub(super) fn run(
     let mut parts: Vec<Part> = Vec::new();
     let mut progress = |part: &Part| {
         let made = if part.earlier { "was there".to_owned() } else { cost(part) };
-        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gigabytes(part.bytes)));
+        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, bytes(part.bytes)));
         parts.push(part.clone());
     };
     let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
@@ -101,7 +101,7 @@ pub(super) fn run(
 
 /// Compares what is there with what was written, and removes what is to be packed again.
 fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
-    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
+    let mut report = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
     let done = remove_damaged(source, claim, stop, &mut report).map_err(|e| match e {
         ModelError::File { .. } => Failure::from(e)
             .hint("Nothing was changed. Try again; if that fails, remove this file and it is written again"),
@@ -137,7 +137,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             } else {
                 format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
             };
-            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), gigabytes(total));
+            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), bytes(total));
             format!("{name} as {form} weights in {out}: {total}, {lost}{of}. Use it: sala-chat --model {out}")
         },
     )
