@@ -1,4 +1,4 @@
-//! The command line: its options, and the tasks that it can mean. Nothing here acts. Subcommands are in `commands`,
+//! The command line: its options, and what they exclude. Nothing here acts. Subcommands are in `commands`,
 //! those of the laboratory in `lab`, options made from the table of settings in `options`.
 
 mod commands;
@@ -149,48 +149,72 @@ impl Cli {
         self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
     }
 
-    /// What was meant. `resume_last` is the setting for a chat that names no session. Fails for options that exclude each other.
-    pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
-        let chat = self.chat;
-        if let Some(command) = self.command {
-            return match chat == ChatArgs::default() {
-                true => Ok(Task::Command(command)),
-                false => Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME")),
-            };
+    /// Refuses options that exclude each other. `resume_last` is the setting for a chat that names no session.
+    pub fn check(&mut self, resume_last: bool) -> Result<(), Failure> {
+        let chat = &mut self.chat;
+        if self.command.is_some() {
+            let usage = "a command takes no chat options or paths. A file of that name: ./NAME";
+            return if *chat == ChatArgs::default() { Ok(()) } else { Err(Failure::usage(usage)) };
         }
-        let session = match chat.resume {
+        chat.paths.append(&mut chat.files);
+        if chat.prompt.is_some() {
+            let usage = "-r needs a session name with -p. sala-chat ls lists them";
+            return if chat.session() == SessionChoice::Pick { Err(Failure::usage(usage)) } else { Ok(()) };
+        }
+        if self.global.json {
+            let failure = Failure::usage("--json needs a question (-p) or a command");
+            return Err(failure.suggest("Did you mean", suggested_command(&chat.paths)));
+        }
+        chat.continue_last |= resume_last && !chat.start_new && chat.resume.is_none();
+        Ok(())
+    }
+
+    /// Whether it neither adds to what is kept nor removes any of it.
+    pub fn only_looks(&self) -> bool {
+        match &self.command {
+            Some(Command::Ls(_) | Command::Show { .. } | Command::Search { .. } | Command::Export(_)) => true,
+            Some(Command::AskAll(_) | Command::Park | Command::Library(LibraryCommand::Ls)) => true,
+            Some(Command::Prune(args)) => args.dry_run,
+            _ => false,
+        }
+    }
+
+    /// Whether it has nothing to do where nothing is kept.
+    pub fn needs_kept(&self) -> bool {
+        match &self.command {
+            None if self.chat.prompt.is_some() => self.chat.session() != SessionChoice::New,
+            // The last one may be named by the settings, and then a chat begins without one.
+            None => self.chat.resume.is_some(),
+            Some(Command::Rm { .. } | Command::Prune(_)) => true,
+            Some(Command::Library(LibraryCommand::Rm { .. } | LibraryCommand::Prune)) => true,
+            Some(Command::Doctor(args)) => args.check,
+            Some(_) => self.only_looks(),
+        }
+    }
+}
+
+impl ChatArgs {
+    pub fn session(&self) -> SessionChoice {
+        match &self.resume {
             Some(name) if name.is_empty() => SessionChoice::Pick,
-            Some(name) => SessionChoice::Named(name),
-            None if chat.continue_last => SessionChoice::Last,
+            Some(name) => SessionChoice::Named(name.clone()),
+            None if self.continue_last => SessionChoice::Last,
             None => SessionChoice::New,
-        };
-        let save = !chat.no_save;
-        let paths: Vec<String> = chat.paths.into_iter().chain(chat.files).collect();
-        match chat.prompt {
-            Some(_) if session == SessionChoice::Pick => {
-                Err(Failure::usage("-r needs a session name with -p. sala-chat ls lists them"))
-            }
-            Some(prompt) => {
-                let format = match (self.global.json, chat.jsonl, chat.raw) {
-                    (true, _, _) => Format::Json,
-                    (_, true, _) => Format::JsonLines,
-                    (_, _, true) => Format::Raw,
-                    _ => Format::Text,
-                };
-                let answers = chat.answers;
-                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format, answers }))
-            }
-            None if self.global.json => {
-                let failure = Failure::usage("--json needs a question (-p) or a command");
-                Err(failure.suggest("Did you mean", suggested_command(&paths)))
-            }
-            None => {
-                let resumes = resume_last && !chat.start_new && session == SessionChoice::New;
-                let session = if resumes { SessionChoice::Last } else { session };
-                let offers = paths.is_empty() && chat.follow.is_empty() && !chat.start_new;
-                Ok(Task::Chat(Chat { paths, follow: chat.follow, session, save, plain: chat.plain, offers }))
-            }
         }
+    }
+
+    pub fn format(&self, json: bool) -> Format {
+        match (json, self.jsonl, self.raw) {
+            (true, _, _) => Format::Json,
+            (_, true, _) => Format::JsonLines,
+            (_, _, true) => Format::Raw,
+            _ => Format::Text,
+        }
+    }
+
+    /// Whether a new session begins with the offer to continue one of this folder.
+    pub fn offers(&self) -> bool {
+        self.paths.is_empty() && self.follow.is_empty() && !self.start_new && self.session() == SessionChoice::New
     }
 }
 
@@ -209,61 +233,6 @@ pub enum Format {
     Raw,
     Json,
     JsonLines,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    pub prompt: String,
-    pub files: Vec<String>,
-    pub session: SessionChoice,
-    pub save: bool,
-    pub format: Format,
-    /// Number of answers, each with its own seed; `None`: one, without a list in the output.
-    pub answers: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chat {
-    pub paths: Vec<String>,
-    pub follow: Vec<String>,
-    pub session: SessionChoice,
-    pub save: bool,
-    pub plain: bool,
-    /// A new session begins with the offer to continue one of this folder.
-    pub offers: bool,
-}
-
-#[derive(Clone, Debug)]
-pub enum Task {
-    Ask(Ask),
-    Chat(Chat),
-    Command(Command),
-}
-
-impl Task {
-    /// Whether it neither adds to what is kept nor removes any of it.
-    pub fn only_looks(&self) -> bool {
-        let Task::Command(command) = self else { return false };
-        match command {
-            Command::Ls(_) | Command::Show { .. } | Command::Search { .. } | Command::Export(_) => true,
-            Command::AskAll(_) | Command::Park | Command::Library(LibraryCommand::Ls) => true,
-            Command::Prune(args) => args.dry_run,
-            _ => false,
-        }
-    }
-
-    /// Whether it has nothing to do where nothing is kept.
-    pub fn needs_kept(&self) -> bool {
-        match self {
-            Task::Ask(ask) => ask.session != SessionChoice::New,
-            // The last one may be named by the settings, and then a chat begins without one.
-            Task::Chat(chat) => matches!(chat.session, SessionChoice::Named(_) | SessionChoice::Pick),
-            Task::Command(Command::Rm { .. } | Command::Prune(_)) => true,
-            Task::Command(Command::Library(LibraryCommand::Rm { .. } | LibraryCommand::Prune)) => true,
-            Task::Command(Command::Doctor(args)) => args.check,
-            Task::Command(_) => self.only_looks(),
-        }
-    }
 }
 
 /// `model quantize` for `quantize`, and for `modle quantise`.

@@ -4,8 +4,14 @@ fn parse(line: &str) -> Cli {
     Cli::read(format!("sala-chat {line}").split_whitespace().map(OsString::from)).unwrap()
 }
 
-fn task(line: &str) -> Task {
-    parse(line).task(false).unwrap()
+fn checked(line: &str) -> Cli {
+    let mut cli = parse(line);
+    cli.check(false).unwrap();
+    cli
+}
+
+fn command_of(line: &str) -> Command {
+    checked(line).command.unwrap()
 }
 
 #[test]
@@ -26,21 +32,25 @@ fn the_definition_is_consistent() {
 
 #[test]
 fn questions_and_chats_are_distinct() {
-    let Task::Ask(ask) = task("-p hello -f a.txt -f b.txt -r war --no-save --json") else { panic!() };
-    assert_eq!((ask.prompt.as_str(), ask.files.len(), ask.save, ask.format), ("hello", 2, false, Format::Json));
-    assert_eq!(ask.session, SessionChoice::Named("war".into()));
-    let Task::Chat(chat) = task("notes.txt -r") else { panic!() };
-    assert_eq!((chat.paths, chat.session), (vec!["notes.txt".to_owned()], SessionChoice::Pick));
-    let Task::Chat(chat) = parse("").task(true).unwrap() else { panic!() };
-    assert_eq!(chat.session, SessionChoice::Last);
-    let Task::Chat(chat) = task("-c --plain") else { panic!() };
-    assert!(chat.session == SessionChoice::Last && chat.plain);
-    let Task::Chat(chat) = parse("--new").task(true).unwrap() else { panic!() };
-    assert!(chat.session == SessionChoice::New && !chat.offers);
-    let offers = ["", "--plain", "notes.txt"].map(|line| matches!(task(line), Task::Chat(chat) if chat.offers));
-    assert_eq!(offers, [true, true, false]);
-    assert!(parse("-p hi -r").task(false).is_err());
-    let hint = |line: &str| parse(line).task(false).unwrap_err().hint.unwrap();
+    let ask = checked("-p hello -f a.txt -f b.txt -r war --no-save --json");
+    let (global, ask) = (ask.global, ask.chat);
+    assert_eq!((ask.prompt.as_deref(), ask.paths.len(), ask.no_save), (Some("hello"), 2, true));
+    assert_eq!((ask.format(global.json), ask.session()), (Format::Json, SessionChoice::Named("war".into())));
+    let chat = checked("notes.txt -r").chat;
+    assert_eq!((chat.paths.as_slice(), chat.session()), (&["notes.txt".to_owned()][..], SessionChoice::Pick));
+    let resuming = |line: &str| {
+        let mut cli = parse(line);
+        cli.check(true).unwrap();
+        cli.chat
+    };
+    assert_eq!(resuming("").session(), SessionChoice::Last);
+    let chat = checked("-c --plain").chat;
+    assert!(chat.session() == SessionChoice::Last && chat.plain && chat.prompt.is_none());
+    let chat = resuming("--new");
+    assert!(chat.session() == SessionChoice::New && !chat.offers());
+    assert_eq!(["", "--plain", "notes.txt"].map(|line| checked(line).chat.offers()), [true, true, false]);
+    assert!(parse("-p hi -r").check(false).is_err());
+    let hint = |line: &str| parse(line).check(false).unwrap_err().hint.unwrap();
     assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));
     assert_eq!(hint("serach --json"), "Did you mean: sala-chat search");
     assert!(Cli::try_parse_from(["sala-chat", "-c", "-r", "x"]).is_err());
@@ -54,13 +64,13 @@ fn options_before_and_after_a_command_are_the_same() {
     {
         let cli = parse(line);
         assert!(cli.global.json && cli.global.data_dir == Some("/d".into()));
-        assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true, .. }))));
+        assert!(matches!(command_of(line), Command::Ls(LsArgs { sizes: true, .. })));
     }
-    let Task::Command(Command::Bench(bench)) = task("bench --context 1,2 --decode 9") else { panic!() };
+    let Command::Bench(bench) = command_of("bench --context 1,2 --decode 9") else { panic!() };
     assert_eq!((bench.what, bench.context, bench.decode), (BenchWhat::Model, vec![1, 2], 9));
-    let Task::Command(Command::Bench(bench)) = task("bench sessions") else { panic!() };
+    let Command::Bench(bench) = command_of("bench sessions") else { panic!() };
     assert_eq!(bench.what, BenchWhat::Sessions);
-    assert!(matches!(task("doctor --fixtures x --device cpu"), Task::Command(Command::Doctor(_))));
+    assert!(matches!(command_of("doctor --fixtures x --device cpu"), Command::Doctor(_)));
 }
 
 #[test]
