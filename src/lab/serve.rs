@@ -11,7 +11,7 @@ use ureq::Agent;
 use super::clients::{EngineClient, failed, greedy};
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
-use crate::cli::serve_cmd::{Model, Serving};
+use crate::cli::serve_cmd::Serving;
 use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
 use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
@@ -134,7 +134,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
-    let serving = Serving::begin(context, Model::of(context)?, listener, None, true)?;
+    let serving = Serving::begin(context, open::engine_options(context)?, listener, None, true)?;
     let stop = serving.stop();
     let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
     let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
