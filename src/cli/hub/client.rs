@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hf_hub::{Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use serde_json::Value;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
@@ -69,33 +69,6 @@ pub(in crate::cli) fn is_id(repo: &str) -> bool {
     repo.split('/').count() == 2 && repo.split('/').all(part)
 }
 
-#[derive(Deserialize)]
-struct Info {
-    sha: Option<String>,
-    #[serde(rename = "cardData")]
-    card: Option<serde_json::Value>,
-    #[serde(default)]
-    siblings: Vec<Sibling>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Sibling {
-    rfilename: String,
-    #[serde(default)]
-    size: u64,
-    #[serde(default)]
-    blob_id: String,
-    lfs: Option<Large>,
-}
-
-#[derive(Deserialize)]
-struct Large {
-    #[serde(alias = "oid")]
-    sha256: String,
-    size: Option<u64>,
-}
-
 pub(in crate::cli) struct Hub {
     agent: Agent,
     endpoint: String,
@@ -142,12 +115,13 @@ impl Hub {
         let repo = Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision));
         let mut answer = self.get(&format!("{}/api/{}?blobs=true", self.endpoint, repo.api_url()), None, &what)?;
         let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
-        let info: Info = serde_json::from_slice(&bytes)
+        let info: Value = serde_json::from_slice(&bytes)
             .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
-        let no_commit = || HubError::Refused(format!("{}: the hub names no commit", clean(revision)));
-        let commit = info.sha.filter(|sha| is_commit(sha)).ok_or_else(no_commit)?;
-        let licence = info.card.as_ref().and_then(|c| c.get("license")).and_then(|l| l.as_str()).map(clean);
-        let files: Vec<HubFile> = info.siblings.into_iter().filter(|f| wanted(&f.rfilename)).map(file).collect();
+        let commit = info["sha"].as_str().filter(|sha| is_commit(sha)).map(str::to_owned);
+        let commit =
+            commit.ok_or_else(|| HubError::Refused(format!("{}: the hub names no commit", clean(revision))))?;
+        let licence = info["cardData"]["license"].as_str().map(clean);
+        let files: Vec<HubFile> = info["siblings"].as_array().into_iter().flatten().filter_map(file).collect();
         let proper = |f: &HubFile| matches!(f.blob.len(), 40 | 64) && f.blob.bytes().all(|b| b.is_ascii_hexdigit());
         match files.iter().all(proper) {
             true => Ok(Snapshot { commit, files, licence }),
@@ -236,11 +210,13 @@ impl Hub {
     }
 }
 
-fn file(entry: Sibling) -> HubFile {
-    match entry.lfs {
-        Some(large) => HubFile { path: entry.rfilename, bytes: large.size.unwrap_or(entry.size), blob: large.sha256 },
-        None => HubFile { path: entry.rfilename, bytes: entry.size, blob: entry.blob_id },
-    }
+/// A wanted file of the listing. Large ones have an entry of their own with their hash and size.
+fn file(entry: &Value) -> Option<HubFile> {
+    let path = entry["rfilename"].as_str().filter(|path| wanted(path))?.to_owned();
+    let large = &entry["lfs"];
+    let bytes = large["size"].as_u64().or(entry["size"].as_u64()).unwrap_or(0);
+    let blob = large["sha256"].as_str().or(large["oid"].as_str()).or(entry["blobId"].as_str()).unwrap_or_default();
+    Some(HubFile { path, bytes, blob: blob.to_owned() })
 }
 
 /// For an address; separators stay.
