@@ -1,21 +1,21 @@
 //! Line mode (`--plain`, `TERM=dumb`, screen readers, pipes): the requests, notices and commands of the full screen,
 //! with answers appended sentence by sentence and no escape sequences.
 //!
-//! [`Plain`] has lines and notices in, lines and requests out. `asking` reads a question's mentions, `notices`
-//! renders the runtime's notices, `feed` has the terminal. A pipe gets no prompt; its end ends the program.
+//! [`Plain`] has lines and notices in, lines and requests out. `notices` renders the runtime's notices, `feed` has
+//! the terminal. A pipe gets no prompt; its end ends the program.
 
-mod asking;
 mod feed;
 mod notices;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use super::Exit;
+use super::{Exit, jobs};
 use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::config::settings::{self, Loaded, Row};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
+use crate::tui::mention;
 use crate::tui::tour::Tour;
 
 pub use feed::{Lines, run, start_lines};
@@ -312,6 +312,43 @@ impl Plain {
 
     pub fn resumed(&mut self) {
         self.prompted = false;
+    }
+
+    /// Sends a question; documents that it mentions (`@NAME`) are read first, as on the screen.
+    fn ask(&mut self, line: &str) -> Vec<Out> {
+        self.reading_for_question = false;
+        let (typed, edits) = (commands::message_text(line), self.editing.take());
+        let found = jobs::existing(mention::names(&typed), self.home.as_deref());
+        let [read, library] =
+            [&self.documents, &self.library].map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+        let meant = mention::meant(&typed, &found, &read, &library);
+        if meant.is_ready() {
+            let text = meant.text;
+            return vec![self.send(match edits {
+                Some(message) => Request::EditDone { message, text },
+                None => Request::Ask(text),
+            })];
+        }
+        if edits.is_some() {
+            // The next line of a pipe is no replacement.
+            self.editing = edits.filter(|_| self.prompts);
+            return vec![Out::Line(meant.not_for_an_edit())];
+        }
+        self.queue.push_front(commands::line_of(&meant.text));
+        self.reading_for_question = true;
+        vec![self.send(mention::load_request(meant.paths, meant.library, self.home.as_deref()))]
+    }
+
+    /// Drops a question after one of its documents could not be read.
+    fn not_read(&mut self, out: &mut Vec<Out>) {
+        if std::mem::take(&mut self.reading_for_question)
+            && let Some(line) = self.queue.pop_front()
+        {
+            out.push(Out::Line(format!(
+                "Not sent, because a document could not be read: {}",
+                super::notices::beginning(&line)
+            )));
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 //! code is then 1.
 
 mod cases;
-mod cuts;
 mod fp8;
 mod operations;
 mod rates;

@@ -14,9 +14,9 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use serde::Deserialize;
 
+use super::Roots;
 use super::answers::{self, Answered};
 use super::library::Library;
-use super::roots::Roots;
 use super::worker::Worker;
 use crate::core::counted;
 use crate::runtime::protocol::{LibraryAction, Notice, Request};
