@@ -5,20 +5,16 @@
 mod about;
 mod announce;
 pub mod args;
-mod ask_all;
-pub mod calibration;
 mod chat;
 pub mod clipboard;
 mod columns;
 mod completions;
 pub mod config_cmd;
-mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
 mod engines;
 pub mod failure;
-mod follow_stdin;
 pub mod hub;
 mod import_cmd;
 mod input;
@@ -287,7 +283,7 @@ fn dispatch(context: &Context, cli: Cli, laboratory: Laboratory) -> Result<Exit,
         Command::Serve(args) => serve_cmd::run(context, &args),
         Command::Park => engines::park(context),
         Command::Mcp => mcp::run(context),
-        Command::AskAll(args) => ask_all::run(context, &args),
+        Command::AskAll(args) => library_cmd::ask_all(context, &args),
         Command::Bench(args) => (laboratory.bench)(context, &args),
         Command::Eval(args) => (laboratory.eval)(context, &args),
         Command::Doctor(args) => examine(context, &args, laboratory)
@@ -302,7 +298,7 @@ fn dispatch(context: &Context, cli: Cli, laboratory: Laboratory) -> Result<Exit,
 
 /// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
 fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
-    let data = args.check.then(|| data_check::run(context)).transpose()?;
+    let data = args.check.then(|| doctor::check_data(context)).transpose()?;
     let computes = args.fixtures.is_some() || args.kernels || args.rates;
     let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {
