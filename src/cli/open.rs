@@ -136,6 +136,14 @@ pub fn draft(context: &Context) -> Result<DraftChoice, Failure> {
     }
 }
 
+/// The model and its checkpoint for a measurement; a note says why it is another one than expected.
+pub fn measured(context: &Context) -> Result<(String, Checkpoint), Failure> {
+    let Chosen { name, note } = model(context)?;
+    note.iter().for_each(|note| context.note(note));
+    let checkpoint = checkpoint(context, &name)?;
+    Ok((name, checkpoint))
+}
+
 /// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;

@@ -19,7 +19,7 @@ use crate::backend::draft::DraftOps;
 use crate::backend::prelude::*;
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS, layer_tensor, synthetic_value};
 use crate::cli::args::{BenchArgs, FillArg};
-use crate::cli::devices::{self, Chosen, Opened};
+use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::spec::Mixer;
 use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
@@ -41,9 +41,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
 }
 
 fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
-    let Chosen { name: model, note } = open::model(context)?;
-    note.iter().for_each(|note| context.note(note));
-    let checkpoint = open::checkpoint(context, &model)?;
+    let (_, checkpoint) = open::measured(context)?;
     let (machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(mut cpu, note) => {
             (json!({"device": "cpu", "note": note}), bench(&mut *cpu, &checkpoint, args, None)?)

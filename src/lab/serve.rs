@@ -153,7 +153,6 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
 struct Server {
     agent: Agent,
     url: String,
-    model: String,
 }
 
 impl Server {
@@ -167,12 +166,7 @@ impl Server {
             }
             std::thread::sleep(POLL);
         }
-        let mut list = agent.get(format!("{url}/v1/models")).call().map_err(failed)?;
-        let list = list.body_mut().read_to_string().map_err(failed)?;
-        let list: Value = serde_json::from_str(&list).map_err(failed)?;
-        let name = list.pointer("/data/0/id").and_then(Value::as_str);
-        let model = name.ok_or_else(|| failed("the server lists no model"))?.to_owned();
-        Ok(Server { agent, url, model })
+        Ok(Server { agent, url })
     }
 
     /// All clients of a load at once, a thread for each.
@@ -201,7 +195,7 @@ impl Server {
 
     fn ask(&self, prompt: &str, tokens: u64) -> Result<(Answer, String), Failure> {
         let body = json!({
-            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
+            "model": "default", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
             "stream": true, "stream_options": { "include_usage": true },
         });
         let begun = Instant::now();
