@@ -47,7 +47,7 @@ pub struct Global {
     /// Print one JSON object, also for errors
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
-    /// Print only the answer: no progress, no notes
+    /// Print only the answer of -p, only the result of a command: no progress, no notes
     #[arg(short, long, global = true, help_heading = "Output")]
     pub quiet: bool,
     /// Write more to the log file; twice: everything except message text

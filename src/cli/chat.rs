@@ -152,7 +152,7 @@ fn part(
     }
     let handle = RuntimeHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
     let (exit, tour) = match lines {
-        Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
+        Some(lines) => plain::run(&ui, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;

@@ -12,7 +12,6 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, out};
 use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
-use crate::core::transcript::Role;
 use crate::runtime::protocol::{
     Activity, DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow,
     Unsaved,
@@ -93,35 +92,6 @@ pub(super) fn beginning(text: &str) -> String {
             let all = grouped(text.chars().count() as u64);
             format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Weight {
-    Answer,
-    Note,
-    Trouble,
-}
-
-pub(super) fn weight(notice: &Notice) -> Weight {
-    match notice {
-        // A warning reports that a request failed, at least in part.
-        Notice::Note(Level::Error | Level::Warn, _)
-        | Notice::Damage(_)
-        | Notice::Save(_)
-        | Notice::Fatal { .. }
-        | Notice::Bye { unsaved: Some(_), .. } => Weight::Trouble,
-        Notice::Note(Level::Info, _)
-        | Notice::Ready(_)
-        | Notice::Session(_)
-        | Notice::Named { .. }
-        | Notice::Several(_)
-        | Notice::Delta { thinking: true, .. }
-        | Notice::Background { .. }
-        | Notice::Activity(_)
-        | Notice::Bye { unsaved: None, .. } => Weight::Note,
-        Notice::Added(m) if m.role == Role::Document => Weight::Note,
-        _ => Weight::Answer,
     }
 }
 

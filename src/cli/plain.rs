@@ -24,7 +24,6 @@ pub use feed::{Lines, run, start_lines};
 pub enum Out {
     Line(String),
     Part(String),
-    Trouble(String),
     Send(Request),
     Keep(&'static str, String),
     Exit(Exit),
@@ -96,7 +95,6 @@ pub struct Plain {
     /// The open session and the last printed answer of it: serial, name, text.
     answer_shown: (u64, String, String),
     looks_hidden: bool,
-    answers_only: bool,
     /// A person types, so a prompt is shown when a line is wanted.
     prompts: bool,
     prompted: bool,
@@ -255,7 +253,7 @@ impl Plain {
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
         self.queue.push_back(line.to_string());
-        if self.prompts && !self.answers_only { vec![Out::Line("Queued.".into())] } else { Vec::new() }
+        if self.prompts { vec![Out::Line("Queued.".into())] } else { Vec::new() }
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {

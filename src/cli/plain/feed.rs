@@ -64,10 +64,9 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
     })))
 }
 
-/// Runs line mode until it ends. `quiet` prints answers only.
+/// Runs line mode until it ends.
 pub fn run(
     ui: &UiConfig,
-    quiet: bool,
     runtime: RuntimeHandle,
     lines: &Lines,
     tour: Option<Tour>,
@@ -79,12 +78,11 @@ pub fn run(
         sent: ui.sent_before,
         settings: ui.settings.clone(),
         looks_hidden: !ui.ui.look,
-        answers_only: quiet,
         toured: tour.is_some(),
         tour,
         ..Plain::new(ui.home.clone(), watched)
     };
-    if let Some(row) = ui.offer.as_ref().filter(|_| watched && !quiet) {
+    if let Some(row) = ui.offer.as_ref().filter(|_| watched) {
         let (name, title) = (command_word(&row.name), row.heading());
         let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
         out::line(&Clean::line(&format!("/resume {name} continues \"{title}\" ({changed}, {tokens}).")))?;
@@ -113,7 +111,7 @@ pub fn run(
                 Ok(SIGTSTP) => {
                     let suspended = suspend();
                     plain.resumed();
-                    suspended.err().map_or(Vec::new(), |why| vec![Out::Line(String::new()), Out::Trouble(why)])
+                    suspended.err().map_or(Vec::new(), |why| vec![Out::Line(String::new()), Out::Line(why)])
                 }
                 Ok(SIGCONT) | Err(_) => Vec::new(),
                 Ok(signal) => { dying = Some(ends(signal)); vec![Out::Send(Request::Quit)] }
@@ -127,7 +125,6 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Trouble(text) => out::err_line(&Clean::text(&text)),
                 Out::Keep(key, value) => {
                     let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&report))?;

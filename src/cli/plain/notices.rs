@@ -1,6 +1,6 @@
 //! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::super::notices::{self, Weight};
+use super::super::notices;
 use super::{OpenQuestion, Out, Plain, keys};
 use crate::core::sanitize::{command_word, sanitize, sanitize_line};
 use crate::core::transcript::{Finish, Message, Role};
@@ -17,13 +17,9 @@ impl Plain {
         if let Some(tour) = &mut self.tour {
             tour.notified(&notice);
         }
-        let weight = notices::weight(&notice);
         let mut out = self.dispatch(notice);
-        if self.answers_only {
-            weight.keep(&mut out);
-        }
         out.extend(self.go_on());
-        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Trouble(_)));
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
         }
@@ -185,7 +181,7 @@ impl Plain {
             return;
         }
         let piece: String = self.pending.drain(..end).collect();
-        let prefix = if self.speaking || self.answers_only { "" } else { "sala: " };
+        let prefix = if self.speaking { "" } else { "sala: " };
         self.speaking = true;
         out.push(Out::Part(format!("{prefix}{piece}")));
     }
@@ -208,9 +204,6 @@ impl Plain {
     }
 
     fn ending(&self, m: &Message, out: &mut Vec<Out>) {
-        if self.answers_only {
-            return;
-        }
         let why = match m.meta.finish {
             Some(Finish::Stopped) => "stopped; /continue goes on",
             Some(Finish::Length) => "length limit; /continue goes on",
@@ -248,23 +241,6 @@ impl Plain {
         if shown != self.save_shown {
             out.extend(shown.clone().map(Out::Line));
             self.save_shown = shown;
-        }
-    }
-}
-
-impl Weight {
-    /// With `--quiet`: drops notes, and sends trouble to standard error.
-    fn keep(self, out: &mut Vec<Out>) {
-        match self {
-            Weight::Answer => {}
-            Weight::Note => out.retain(|o| !matches!(o, Out::Line(_) | Out::Part(_))),
-            Weight::Trouble => {
-                for o in out {
-                    if let Out::Line(text) | Out::Part(text) = o {
-                        *o = Out::Trouble(std::mem::take(text));
-                    }
-                }
-            }
         }
     }
 }
