@@ -33,31 +33,23 @@ pub enum Out {
 struct OpenQuestion {
     id: u64,
     choices: Vec<Choice>,
-    /// Number of files to choose from; 0 if the question is about something else.
-    files: usize,
 }
 
 impl OpenQuestion {
-    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files.
+    /// Whether a line of a pipe answers it: nothing, or a key.
     fn is_answered_by(&self, line: &str) -> bool {
         let line = line.trim();
-        let (first, short) = (line.chars().next(), line.chars().count() <= 3);
-        let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
-        chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
+        let short = line.chars().count() <= 3;
+        line.chars().next().is_none_or(|typed| short && choice(&self.choices, typed).is_some())
     }
 
     /// The request that a line means, or what to type instead.
     fn request(&self, line: &str) -> Result<Request, String> {
-        let question = self.id;
-        let first = line.trim().chars().next();
-        if self.files > 0 && first.is_some_and(|c| c.is_ascii_digit()) {
-            return numbers(line, self.files).map(|files| Request::ChooseFiles { question, files });
-        }
-        let chosen = match first {
+        let chosen = match line.trim().chars().next() {
             None => self.choices.iter().find(|c| c.key == '\n').or(self.choices.last()),
             Some(typed) => choice(&self.choices, typed),
         };
-        chosen.map(|c| Request::Choose { question, key: c.key }).ok_or_else(|| keys(&self.choices))
+        chosen.map(|c| Request::Choose { question: self.id, key: c.key }).ok_or_else(|| keys(&self.choices))
     }
 }
 
@@ -132,7 +124,7 @@ impl Plain {
     }
 
     fn refuse(&mut self) -> Vec<Out> {
-        let Some(OpenQuestion { id, mut choices, .. }) = self.question.take() else { return Vec::new() };
+        let Some(OpenQuestion { id, mut choices }) = self.question.take() else { return Vec::new() };
         let Some(Choice { key, label }) = choices.pop() else { return Vec::new() };
         let reason = Out::Line(format!("No answer came, so: {label}."));
         let mut out = vec![reason, self.send(Request::Choose { question: id, key })];
@@ -353,24 +345,6 @@ impl Plain {
 /// Whether it changes what answers looked at, the one display setting of line mode.
 fn is_of_looks(display: &Display) -> bool {
     display.iter().all(|(key, _)| *key == "ui.look")
-}
-
-/// `1,3-5` as places from 0, of `count` files.
-fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
-    let mut places = Vec::new();
-    for part in text.split([',', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |t: &str| t.trim().parse::<usize>().ok();
-        match (number(first), number(last)) {
-            (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
-            _ => {
-                return Err(format!("{part} is not a file number; write numbers from 1 to {count}, for example 1,3-5"));
-            }
-        }
-    }
-    places.sort_unstable();
-    places.dedup();
-    Ok(places)
 }
 
 /// Lines of Markdown without its marks; code stays as it is, asterisks included.

@@ -5,7 +5,7 @@ use super::{OpenQuestion, Out, Plain, keys};
 use crate::core::sanitize::{command_word, sanitize, sanitize_line};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
+use crate::runtime::protocol::{Activity, Choice, Level, Notice, PlanFile, SaveState};
 use crate::tui::entry::grouped;
 use crate::tui::status::{duration, seconds_left};
 
@@ -113,24 +113,13 @@ impl Plain {
             Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(Level::Warn | Level::Error, _) => self.not_read(&mut out),
-            Notice::Question { id, text, choices } => {
-                out.push(Out::Line(sanitize(&text).into_owned()));
-                out.push(Out::Line(keys(&choices)));
-                self.wait_for_answer(OpenQuestion { id, choices, files: 0 }, &mut out);
-            }
+            Notice::Question { id, text, choices } => self.question(id, &text, choices, &mut out),
             Notice::Plan { id, text, mut choices, plan } => {
-                // Files are chosen by number here, so `e` stays the short form of Esc.
+                // Files are named in another /load here, so `e` stays the short form of Esc.
                 choices.retain(|c| c.key != 'e');
-                for (i, f) in plan.files.iter().enumerate() {
-                    let (name, tokens) = (sanitize_line(&f.name), counted(f.tokens, "token"));
-                    out.push(Out::Line(format!("{}: {name}, {tokens}", i + 1)));
-                }
-                out.push(Out::Line(sanitize(&text).into_owned()));
-                out.push(Out::Line(format!(
-                    "{}, or the numbers of the files to load, for example 1,3-5",
-                    keys(&choices)
-                )));
-                self.wait_for_answer(OpenQuestion { id, choices, files: plan.files.len() }, &mut out);
+                let file = |f: &PlanFile| format!("{}, {}", sanitize_line(&f.name), counted(f.tokens, "token"));
+                out.extend(plan.files.iter().map(|f| Out::Line(file(f))));
+                self.question(id, &text, choices, &mut out);
             }
             Notice::Input { editing, .. } => self.editing = editing,
             Notice::Bye { farewell, unsaved } => {
@@ -162,7 +151,9 @@ impl Plain {
     }
 
     /// From a pipe the next line may answer a question; after the end of input it is refused.
-    fn wait_for_answer(&mut self, question: OpenQuestion, out: &mut Vec<Out>) {
+    fn question(&mut self, id: u64, text: &str, choices: Vec<Choice>, out: &mut Vec<Out>) {
+        out.extend([sanitize(text).into_owned(), keys(&choices)].map(Out::Line));
+        let question = OpenQuestion { id, choices };
         let next = self.queue.front().filter(|_| !self.prompts).map(|line| question.is_answered_by(line));
         self.question = Some(question);
         match next {
