@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
+use super::notices::not_saved;
 use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
@@ -20,7 +21,7 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
-use crate::runtime::protocol::SessionRow;
+use crate::runtime::protocol::{Notice, Request, SessionRow};
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::{self, Document, SourceOptions};
@@ -46,6 +47,21 @@ impl Opened {
         let whole = self.runtime.thread.join().is_ok();
         let _ = self.engine.join();
         whole
+    }
+
+    /// Ends the runtime, which saves; an error reports text that could not be saved.
+    pub fn close(self) -> Result<(), Failure> {
+        // A runtime that is gone closes its notices.
+        let _ = self.runtime.requests.send(Request::Quit);
+        let unsaved = self.runtime.notices.iter().find_map(|notice| match notice {
+            Notice::Bye { unsaved, .. } => Some(unsaved),
+            _ => None,
+        });
+        match (self.ended(), unsaved.flatten()) {
+            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
+            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
+            (true, None) => Ok(()),
+        }
     }
 }
 

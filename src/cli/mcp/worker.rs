@@ -7,9 +7,7 @@ use crossbeam_channel::{Receiver, TryRecvError, never, select};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cli::Failure;
-use crate::cli::notices::not_saved;
 use crate::cli::open::Opened;
-use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Notice, Request};
 
 const ENDED: &str = "The program that runs the model has ended.";
@@ -49,7 +47,7 @@ impl Worker {
             }
             // The next call opens another one.
             Err(over) => {
-                let _ = ready.close();
+                let _ = ready.opened.close();
                 Err(over)
             }
         }
@@ -58,7 +56,7 @@ impl Worker {
     /// Ends the runtime; an error reports text that could not be saved.
     pub(in crate::cli) fn close(&self) -> Result<(), Failure> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        running.map_or(Ok(()), Running::close)
+        running.map_or(Ok(()), |running| running.opened.close())
     }
 }
 
@@ -109,18 +107,5 @@ impl Running {
             }
         }
         Ok(failed.map_or(Ok(collected), Err))
-    }
-
-    fn close(mut self) -> Result<(), Failure> {
-        self.send(Request::Quit);
-        let unsaved = self.opened.runtime.notices.iter().find_map(|notice| match notice {
-            Notice::Bye { unsaved, .. } => Some(unsaved),
-            _ => None,
-        });
-        match (self.opened.ended(), unsaved.flatten()) {
-            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
-            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
-            (true, None) => Ok(()),
-        }
     }
 }
