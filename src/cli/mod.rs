@@ -16,7 +16,6 @@ pub mod doctor;
 mod engines;
 pub mod failure;
 pub mod hub;
-mod import_cmd;
 mod input;
 mod jobs;
 mod library_cmd;
@@ -277,7 +276,7 @@ fn dispatch(context: &Context, cli: Cli, laboratory: Laboratory) -> Result<Exit,
         Command::Rm { names, yes } => sessions_cmd::rm(context, &names, yes),
         Command::Search { text } => sessions_cmd::search(context, &text.join(" ")),
         Command::Export(args) => sessions_cmd::export(context, &args),
-        Command::Import { file } => import_cmd::import(context, &file),
+        Command::Import { file } => sessions_cmd::import(context, &file),
         Command::Prune(args) => prune::prune(context, &args),
         Command::Library(action) => library_cmd::library(context, &action),
         Command::Serve(args) => serve_cmd::run(context, &args),
