@@ -11,7 +11,8 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::args::{ChatArgs, Format};
-use super::{Context, Exit, Failure, STDIN, jobs, notices, open};
+use super::notices::{self, Attended};
+use super::{Context, Exit, Failure, STDIN, jobs, open};
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
@@ -97,38 +98,33 @@ pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Fail
         }
         Ok(())
     })?;
-    run.unsaved = attended.unsaved;
-    if run.answers.is_empty() || attended.failed.is_some() {
+    let Attended { signal, failed, unsaved } = attended;
+    run.unsaved = unsaved;
+    if run.answers.is_empty() || failed.is_some() {
         printer.print_held();
     }
-    if let Some(signal) = attended.signal {
-        // The part of the answer is printed; the exit code names the signal.
-        return match (attended.failed, run.answers.first()) {
-            (None, Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
-            _ => Err(unanswered(Exit::Signal(signal), &run)),
-        };
-    }
-    if let Some(failure) = attended.failed {
-        return Err(failure);
-    }
-    let Some(answer) = run.answers.first() else {
-        if let Some(unsaved) = &run.unsaved {
-            return Err(notices::not_saved(unsaved));
+    let answer = match (signal, failed, run.answers.first()) {
+        // Of a stopped answer the part is printed; the exit code names the signal.
+        (_, None, Some(answer)) => answer,
+        (Some(signal), ..) => return Err(unanswered(Exit::Signal(signal), &run)),
+        (None, Some(failure), _) => return Err(failure),
+        (None, None, None) => {
+            let unsaved = run.unsaved.as_ref().map(notices::not_saved);
+            return Err(unsaved.unwrap_or_else(|| unanswered(Exit::Stopped, &run)));
         }
-        return Err(unanswered(Exit::Stopped, &run));
     };
     if let Some(why) = run.all_equal() {
         printer.note(Level::Warn, &why);
     }
     printer.end(&run, answer)?;
-    if let Some(unsaved) = &run.unsaved {
-        return match format {
-            // The JSON object contains the error already.
-            Format::Json => Ok(unsaved.exit),
-            Format::Text | Format::Raw | Format::JsonLines => Err(notices::not_saved(unsaved)),
-        };
+    match (signal, &run.unsaved) {
+        (Some(signal), _) => Ok(Exit::Signal(signal)),
+        // The JSON object contains the error already.
+        (None, Some(unsaved)) if format == Format::Json => Ok(unsaved.exit),
+        (None, Some(unsaved)) => Err(notices::not_saved(unsaved)),
+        (None, None) if answer.meta.finish == Some(Finish::Stopped) => Ok(Exit::Stopped),
+        (None, None) => Ok(Exit::Ok),
     }
-    Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
 }
 
 /// The question with its mentions (`@NAME`). The runtime skips documents that its session has already.
