@@ -1,26 +1,19 @@
 //! `sala-chat [PATH…]`: a runtime with the full screen.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, LineWriter, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use rustix::io::fcntl_dupfd_cloexec;
+use std::io::{ErrorKind, IsTerminal};
 
 use super::args::{ChatArgs, SessionChoice};
 use super::dirs::Dirs;
+use super::follow_stdin::Spool;
 use super::run::{self, RuntimeHandle};
 use super::themes::Themes;
 use super::{Context, Exit, Failure, open, plain};
 use crate::config::settings::{self, Config, Switch};
-use crate::engine::protocol::Cancel;
 use crate::runtime::protocol::{LoadOptions, Request};
 use crate::runtime::{Attendance, Input};
 use crate::store::Scratch;
 use crate::text::clock;
-use crate::text::pipe::{self, PipeError};
 use crate::tui::keys::KeyTable;
 use crate::tui::options::{Depth, Glyphs, UiConfig};
 use crate::tui::tour::Tour;
@@ -162,57 +155,6 @@ fn part(
         let _ = opened.engine.join();
     }
     Ok((exit, tour))
-}
-
-const FIRST: Duration = Duration::from_secs(2);
-/// The text before the first line: an empty file cannot be read.
-const NOTHING_YET: &[u8] = b"(no input yet)\n";
-
-/// `--follow -`: the file that standard input is written to, whole lines at a time, and its folder. The terminal takes
-/// its place.
-struct Spool {
-    file: PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Spool {
-    fn start(most: u64) -> Result<Spool, Failure> {
-        let failed = |what: &str, e: std::io::Error| Failure::new(Exit::Failure, format!("--follow -: {what}: {e}"));
-        if std::io::stdin().is_terminal() {
-            return Err(Failure::usage("--follow - follows a pipe: COMMAND | sala-chat --follow -"));
-        }
-        let input = fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(|e| failed("standard input", e.into()))?;
-        let terminal = File::open("/dev/tty").map_err(|e| failed("no terminal for your questions", e))?;
-        rustix::stdio::dup2_stdin(&terminal).map_err(|e| failed("the terminal", e.into()))?;
-        let folder = tempfile::Builder::new().prefix(pipe::SPOOL).tempdir();
-        let folder = folder.map_err(|e| failed("no temporary folder", e))?;
-        let path = folder.path().join("stdin");
-        let file = File::create(&path).map_err(|e| failed("no temporary file", e))?;
-        let mut own = file.try_clone().map_err(|e| failed("no temporary file", e))?;
-        let copy = move || copy(&input, most, file);
-        std::thread::Builder::new().name("stdin".into()).spawn(copy).map_err(|e| failed("no thread", e))?;
-        let until = Instant::now() + FIRST;
-        while path.metadata().is_ok_and(|meta| meta.len() == 0) {
-            std::thread::sleep(Duration::from_millis(20));
-            if Instant::now() > until {
-                own.write_all(NOTHING_YET).map_err(|e| failed("the temporary file", e))?;
-            }
-        }
-        Ok(Spool { file: path, _folder: folder })
-    }
-}
-
-fn copy(input: &OwnedFd, most: u64, file: File) {
-    let mut lines = LineWriter::new(file);
-    let why = match pipe::read(input.as_fd(), most, &Cancel::default(), &mut lines) {
-        Ok(()) | Err(PipeError::Stopped) => None,
-        Err(PipeError::TooLarge(_)) => Some("the limit of load.max_file_mib is reached".to_owned()),
-        Err(PipeError::Read(e) | PipeError::Write(e)) => Some(e.to_string()),
-    };
-    if let Some(why) = why {
-        let _ = writeln!(lines, "\n(the input is cut off here: {why})");
-    }
-    let _ = lines.flush();
 }
 
 #[cfg(test)]

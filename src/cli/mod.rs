@@ -15,6 +15,7 @@ pub mod dirs;
 pub mod doctor;
 mod engines;
 pub mod failure;
+mod follow_stdin;
 pub mod hub;
 mod input;
 mod jobs;

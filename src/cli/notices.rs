@@ -77,12 +77,7 @@ pub(super) fn serve_requests(
         each(notice);
         Ok(())
     })?;
-    Ok((signal, failed.or_else(|| unsaved.as_ref().map(not_saved))))
-}
-
-/// The answer was printed but is not on disk, so the command fails.
-pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
-    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
+    Ok((signal, failed.or_else(|| unsaved.as_ref().map(Failure::not_saved))))
 }
 
 pub(super) fn beginning(text: &str) -> String {

@@ -109,7 +109,7 @@ pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Fail
         (Some(signal), ..) => return Err(unanswered(Exit::Signal(signal), &run)),
         (None, Some(failure), _) => return Err(failure),
         (None, None, None) => {
-            let unsaved = run.unsaved.as_ref().map(notices::not_saved);
+            let unsaved = run.unsaved.as_ref().map(Failure::not_saved);
             return Err(unsaved.unwrap_or_else(|| unanswered(Exit::Stopped, &run)));
         }
     };
@@ -121,7 +121,7 @@ pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Fail
         (Some(signal), _) => Ok(Exit::Signal(signal)),
         // The JSON object contains the error already.
         (None, Some(unsaved)) if format == Format::Json => Ok(unsaved.exit),
-        (None, Some(unsaved)) => Err(notices::not_saved(unsaved)),
+        (None, Some(unsaved)) => Err(Failure::not_saved(unsaved)),
         (None, None) if answer.meta.finish == Some(Finish::Stopped) => Ok(Exit::Stopped),
         (None, None) => Ok(Exit::Ok),
     }

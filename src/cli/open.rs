@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::args::SessionChoice;
 use super::devices::{self, Chosen};
-use super::notices::not_saved;
 use super::{Context, Exit, Failure, engines, hub, signals};
 use crate::client::remote::{self, RemoteOptions};
 use crate::config::settings::table::session_rows;
@@ -59,7 +58,7 @@ impl Opened {
         });
         match (self.ended(), unsaved.flatten()) {
             (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
-            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
+            (true, Some(unsaved)) => Err(Failure::not_saved(&unsaved)),
             (true, None) => Ok(()),
         }
     }
