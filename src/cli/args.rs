@@ -13,13 +13,11 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 use super::failure::Failure;
-use crate::config::settings::Value;
 use crate::text::near::nearest;
 pub use commands::{
     AskAllArgs, Command, ConfigCommand, ExportArgs, LibraryCommand, LsArgs, ModelCommand, PruneArgs, ServeArgs,
 };
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
-pub use options::SettingArgs;
 
 const AFTER: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed,
@@ -38,12 +36,13 @@ pub struct Cli {
     /// Something else than a chat.
     #[command(subcommand)]
     pub command: Option<Command>,
+    /// Settings given as options, for [`crate::config::settings::load`].
+    #[arg(skip)]
+    pub settings: Vec<options::Given>,
 }
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
-    #[command(flatten)]
-    pub settings: SettingArgs<false>,
     /// Print one JSON object, also for errors
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
@@ -99,16 +98,20 @@ pub struct ChatArgs {
     /// Line by line, for screen readers and plain terminals
     #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
     pub plain: bool,
-    #[command(flatten)]
-    pub screen: SettingArgs<true>,
 }
 
-/// The definition of the command line. Help of a command lists its own options and names those that every command has.
+/// The definition of the command line, with the options of the settings.
+pub fn definition() -> clap::Command {
+    let command = options::add(clap::Command::new("sala-chat"), false);
+    options::add(Cli::augment_args(command), true)
+}
+
+/// The definition for reading. Help of a command lists its own options and names those that every command has.
 pub fn command() -> clap::Command {
     // An empty variable counts as unset.
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let unset = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
-    let command = Cli::command().mut_args(unset);
+    let command = definition().mut_args(unset);
     let global: Vec<Arg> =
         command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
     below(command, &global)
@@ -135,7 +138,7 @@ impl Cli {
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
-        let cli = Cli::from_arg_matches(&matches)?;
+        let cli = Cli { settings: options::given(&matches), ..Cli::from_arg_matches(&matches)? };
         match matches.subcommand_name().filter(|name| cli.global.json && TEXT_ONLY.contains(name)) {
             Some(name) => {
                 Err(command.error(ErrorKind::ArgumentConflict, format!("--json: {name} writes no JSON; leave it out")))
@@ -144,17 +147,13 @@ impl Cli {
         }
     }
 
-    /// Settings given as options, for [`crate::config::settings::load`].
-    pub fn overrides(&self) -> Vec<(&'static str, Value)> {
-        self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
-    }
-
     /// Refuses options that exclude each other. `resume_last` is the setting for a chat that names no session.
     pub fn check(&mut self, resume_last: bool) -> Result<(), Failure> {
         let chat = &mut self.chat;
         if self.command.is_some() {
             let usage = "a command takes no chat options or paths. A file of that name: ./NAME";
-            return if *chat == ChatArgs::default() { Ok(()) } else { Err(Failure::usage(usage)) };
+            let of_screen = self.settings.iter().any(|(name, _)| name.starts_with("ui."));
+            return if *chat == ChatArgs::default() && !of_screen { Ok(()) } else { Err(Failure::usage(usage)) };
         }
         chat.paths.append(&mut chat.files);
         if chat.prompt.is_some() {

@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_mistake_on_the_command_line_names_what_is_missing() {
-        use clap::Parser;
         let says = |line: &str| {
-            let error = crate::cli::args::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+            let words = line.split_whitespace().map(std::ffi::OsString::from);
+            let error = crate::cli::args::Cli::read(words).unwrap_err();
             Failure::command_line(&error).to_string()
         };
         let message = says("sala-chat show");

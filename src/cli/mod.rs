@@ -185,7 +185,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // `config` must work on a broken file.
     if let Some(Command::Config(action)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        let options = cli.overrides();
+        let options = &cli.settings;
         let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
         return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
@@ -197,7 +197,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if let Some(text) = text {
         return Ok(out::data(text.as_bytes()).map(|()| Exit::Ok)?);
     }
-    let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
+    let loaded = settings::load(&config_file, &variables, &cli.settings)?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     // The variable may name a folder that is still to be made.
     let variable = std::env::var_os("SALA_CHAT_DATA_DIR").map(PathBuf::from);

@@ -25,8 +25,7 @@ fn the_help_names_every_exit_code() {
 
 #[test]
 fn the_definition_is_consistent() {
-    use clap::CommandFactory;
-    Cli::command().debug_assert();
+    definition().debug_assert();
     command().debug_assert();
 }
 
@@ -53,8 +52,9 @@ fn questions_and_chats_are_distinct() {
     let hint = |line: &str| parse(line).check(false).unwrap_err().hint.unwrap();
     assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));
     assert_eq!(hint("serach --json"), "Did you mean: sala-chat search");
-    assert!(Cli::try_parse_from(["sala-chat", "-c", "-r", "x"]).is_err());
-    assert!(Cli::try_parse_from(["sala-chat", "--jsonl"]).is_err());
+    for line in ["sala-chat -c -r x", "sala-chat --jsonl"] {
+        assert!(Cli::read(line.split(' ').map(OsString::from)).is_err(), "{line}");
+    }
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn options_before_and_after_a_command_are_the_same() {
 #[test]
 fn options_become_settings() {
     let cli = parse("--demo --spec 5 --temp 0 --seed 3 --think hide --ctx 4096 --ascii");
-    let names: Vec<&str> = cli.overrides().into_iter().map(|(k, _)| k).collect();
+    let names: Vec<&str> = cli.settings.into_iter().map(|(k, _)| k).collect();
     assert_eq!(
         names,
         [
@@ -94,8 +94,7 @@ fn options_become_settings() {
 #[test]
 fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() {
     use crate::config::settings::{Flag, Kind, table::ROWS};
-    let try_parse =
-        |arguments: &[&str]| Cli::try_parse_from(std::iter::once("sala-chat").chain(arguments.iter().copied()));
+    let try_parse = |arguments: &[&str]| Cli::read(std::iter::once(&"sala-chat").chain(arguments).map(OsString::from));
     for row in ROWS {
         for flag in row.flags {
             match flag {
@@ -109,7 +108,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                         Kind::Text(_) | Kind::List(_) | Kind::Named(..) => String::new(),
                     };
                     let option = format!("--{long}");
-                    let given = try_parse(&[&option, &default]).unwrap().overrides();
+                    let given = try_parse(&[&option, &default]).unwrap().settings;
                     assert_eq!(given, [(row.name, row.kind.default())]);
                     if !matches!(row.kind, Kind::Text(_) | Kind::List(_)) {
                         let error = try_parse(&[&option, &bad]).unwrap_err();
@@ -118,7 +117,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                     }
                 }
                 Flag::Means(long, value, _) => {
-                    let given = try_parse(&[&format!("--{long}")]).unwrap().overrides();
+                    let given = try_parse(&[&format!("--{long}")]).unwrap().settings;
                     assert_eq!(given, [(row.name, row.kind.parse(value).unwrap())]);
                 }
             }
@@ -126,7 +125,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
         for (word, name, value) in row.detours {
             let meant = crate::config::settings::table::find(name).unwrap();
             let Some(Flag::Takes(long, _)) = row.flags.first() else { panic!() };
-            let given = try_parse(&[&format!("--{long}"), word]).unwrap().overrides();
+            let given = try_parse(&[&format!("--{long}"), word]).unwrap().settings;
             assert_eq!(given, [(meant.name, meant.kind.parse(value).unwrap())]);
         }
     }
