@@ -6,8 +6,9 @@ use super::args::ModelCommand;
 use serde_json::{Value, json};
 
 use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, installed};
+use super::notices::ProgressLine;
 use super::sessions_cmd::confirmed;
-use super::{Context, Exit, Failure, out, quantize_cmd};
+use super::{Context, Exit, Failure, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::Clean;
 use crate::core::{bytes, counted};
@@ -176,16 +177,8 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
             return Err(Failure::new(Exit::Failure, "nothing was downloaded"));
         }
     }
-    let shows = context.shows_progress();
-    let mut last_file = String::new();
+    let mut line = ProgressLine::new(context.shows_progress());
     let mut progress = |p: &hub::Progress| {
-        if !shows {
-            return;
-        }
-        if !last_file.is_empty() && last_file != p.file {
-            out::err_line(&Clean::line(""));
-        }
-        last_file.clone_from(&p.file);
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
             None => {
@@ -194,16 +187,11 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
             }
         };
         let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(bytes);
-        let line = format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file);
-        out::progress(&Clean::line(&line));
+        line.text(&format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file));
     };
-    let folder = cached
-        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress)
-        .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
-    if shows {
-        out::err_line(&Clean::line(""));
-    }
-    let folder = folder?;
+    let folder = cached.download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress);
+    line.clear();
+    let folder = folder.map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)))?;
     let kind = if snapshot.files.iter().any(|f| f.path == "tokenizer.json") { Kind::Model } else { Kind::Head };
     if !hub::complete(&folder, kind) {
         let text = format!("{}: all files of the hub are here, and weights or settings are missing", folder.display());

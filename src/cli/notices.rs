@@ -142,9 +142,13 @@ impl ProgressLine {
             Activity::Reading(p) if self.shown.is_none_or(|at| at.elapsed() >= PROGRESS) => reading(p),
             _ => None,
         };
-        if let Some(text) = text.filter(|_| self.wanted) {
+        text.iter().for_each(|text| self.text(text));
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        if self.wanted {
             self.shown = Some(Instant::now());
-            out::progress(&Clean::line(&text));
+            out::progress(&Clean::line(text));
         }
     }
 
