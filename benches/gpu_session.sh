@@ -73,9 +73,6 @@ part "decode and verify, filled caches" 60 "+$out/bench.json" "$program" bench -
     --fill random --context 4096,131072,1048576 --decode 64 --sample 16384
 show "$out/bench.json" "$rows"
 
-part "speculation, all wrong and all right" 30 "+$out/bench.json" "$program" bench --json --device cuda --commit "$commit" --model synthetic:9b \
-    --fill random --context 4096 --decode 64 --sample 0 --no-verify --no-save --speculation
-
 # 2. Is it right?
 part "kernels against the CPU" 75 "$out/doctor.json" "$program" doctor --kernels --device cuda --json
 show "$out/doctor.json" "$misses"

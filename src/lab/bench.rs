@@ -14,8 +14,6 @@ use serde_json::{Value, json};
 
 use super::report::{joined, ms};
 use super::subject::Subject;
-use crate::backend::draft::DraftOps;
-#[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS, layer_tensor, synthetic_value};
 use crate::cli::args::{BenchArgs, FillArg};
@@ -23,7 +21,6 @@ use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::spec::Mixer;
 use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
-use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
 
 const CONTEXTS: [usize; 2] = [512, 32_768];
@@ -64,9 +61,8 @@ fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
     Ok(json!({"machine": machine, "fill": args.fill, "decode_steps": args.decode, "results": rows}))
 }
 
-struct Bench<'a, B: DraftOps> {
+struct Bench<'a, B: Backend> {
     s: Subject<'a, B>,
-    head: Option<DraftHead<B>>,
     args: &'a BenchArgs,
     decode: usize,
     read_gb_per_s: Option<f64>,
@@ -75,7 +71,7 @@ struct Bench<'a, B: DraftOps> {
     read_seconds: f64,
 }
 
-fn bench<B: DraftOps>(
+fn bench<B: Backend>(
     b: &mut B,
     checkpoint: &Checkpoint,
     args: &BenchArgs,
@@ -93,22 +89,14 @@ fn bench<B: DraftOps>(
     let model = Model::load(b, checkpoint, |_| {}).context("loading the model")?;
     b.synchronize().context("loading the model")?;
     let load_s = started.elapsed().as_secs_f64();
-    let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
-    let head = match (args.speculation, checkpoint.is_built_in()) {
-        (false, _) => None,
-        (true, true) => Some(DraftHead::demo(b, model.spec(), &options).context("loading the draft head")?),
-        (true, false) => Some(DraftHead::synthetic(b, model.spec(), &options, 1).context("making a draft head")?),
-    };
     let room = (longest + reserve).min(MAX_POSITIONS);
     let limit = room.next_multiple_of(64);
-    let aux_layers = head.as_ref().map(|h| h.aux_layers().to_vec()).unwrap_or_default();
     b.plan_context(model.spec(), limit, true).context("making the state")?;
-    let live = Live::new(b, &model, limit, &aux_layers).context("making the state")?;
+    let live = Live::new(b, &model, limit, &[]).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let token = |i: u64| ((i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab) as Token;
     let mut bench = Bench {
         s: Subject { b, model, live, prefill: checkpoint.prefill() },
-        head,
         args,
         decode: args.decode as usize,
         read_gb_per_s,
@@ -125,7 +113,7 @@ fn bench<B: DraftOps>(
     Ok(rows)
 }
 
-impl<B: DraftOps> Bench<'_, B> {
+impl<B: Backend> Bench<'_, B> {
     /// The figures of all parts at this context, added to `row`.
     fn context(&mut self, context: usize, row: Value) -> anyhow::Result<Value> {
         type Part<S> = fn(&mut S) -> anyhow::Result<Value>;
@@ -136,10 +124,9 @@ impl<B: DraftOps> Bench<'_, B> {
         let mut row = joined(row, filled);
         self.frontier = self.s.end()?;
         let args = self.args;
-        let parts: [(bool, Part<Self>); 6] = [
+        let parts: [(bool, Part<Self>); 5] = [
             (true, Self::decode),
             (!args.no_verify, Self::verify_passes),
-            (args.speculation, Self::speculation),
             (!args.sequences.is_empty(), Self::sequences),
             (true, Self::memory),
             (!args.no_save, Self::save_and_restore),

@@ -73,9 +73,6 @@ pub struct BenchArgs {
     /// Leave out saving and restoring
     #[arg(long)]
     pub no_save: bool,
-    /// Measure speculation with drafts that are all wrong, and all right
-    #[arg(long)]
-    pub speculation: bool,
     /// Measure these numbers of parallel sequences, 1 to 16; for serve, of clients: 1,8 if not given
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_VERIFY_ROWS), allow_negative_numbers = true)]
     pub sequences: Vec<usize>,

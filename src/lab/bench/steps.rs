@@ -1,30 +1,18 @@
-//! Passes from a frontier in time: single steps, verify passes, speculation, several sequences in one pass.
-
-use std::sync::Arc;
+//! Passes from a frontier in time: single steps, verify passes, several sequences in one pass.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::super::clients::greedy;
 use super::super::report::{median, quantiles};
-use super::super::subject::Round;
 use super::Bench;
-use crate::backend::TopLogits;
-use crate::backend::draft::DraftOps;
+use crate::backend::{Backend, TopLogits};
 use crate::core::spec::{Mixer, ModelSpec};
-use crate::engine::ngram::Lookup;
-use crate::engine::protocol::{SpecMode, Token};
-use crate::engine::speculate::{Decoder, Finder};
+use crate::engine::protocol::Token;
 use crate::model::{Live, Sequence};
 
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 
-/// Tokens read before each run of speculation; their last logits give the first token.
-const OPENING: usize = 64;
-/// Tokens of a run that do not count: the policy has not chosen a depth yet.
-const UNSETTLED: usize = 96;
-
-impl<B: DraftOps> Bench<'_, B> {
+impl<B: Backend> Bench<'_, B> {
     /// Single steps, each waiting for its top logits as a chat does.
     pub(super) fn decode(&mut self) -> anyhow::Result<Value> {
         let (decode, mut token) = (self.decode, 17 % self.s.model.spec().vocab as Token);
@@ -58,59 +46,6 @@ impl<B: DraftOps> Bench<'_, B> {
             self.s.back(&self.frontier)?;
         }
         Ok(json!({"verify": out}))
-    }
-
-    /// The decoder as a chat uses it, with the policy's choice of depth: speeds with all drafts wrong and all right as
-    /// multiples of plain decoding.
-    ///
-    /// Plain decoding runs first and gives the text. *Wrong*: the lookup proposes other tokens with full confidence in
-    /// every round, and with random weights the head is wrong too (that of the built-in model is often right). *Right*:
-    /// the lookup knows the text. All runs must give the same text.
-    pub(super) fn speculation(&mut self) -> anyhow::Result<Value> {
-        let text = |rounds: &[Round]| rounds.iter().flat_map(|round| round.0.clone()).collect::<Vec<Token>>();
-        let plain = self.speculate(SpecMode::Off, || Box::new(|_, _| None))?;
-        let known = Arc::new(text(&plain));
-        let base = self.frontier.position as usize + OPENING;
-        let scripted = |wrong: Token| -> Finder {
-            let known = Arc::clone(&known);
-            Box::new(move |history, most| {
-                let rest = known.get(history.len() - base..)?;
-                let tokens: Vec<Token> = rest.iter().take(most).map(|t| t ^ wrong).collect();
-                (!tokens.is_empty()).then_some(Lookup { tokens, matched: 64, agreement: 1.0 })
-            })
-        };
-        let wrong = self.speculate(SpecMode::Auto, || scripted(1))?;
-        let right = self.speculate(SpecMode::Auto, || scripted(0))?;
-        let drafted = right.get(1..).unwrap_or_default();
-        let tokens: usize = drafted.iter().map(|round| round.0.len()).sum();
-        let each = seconds_per_token(&plain);
-        Ok(json!({"speculation": {
-            "tokens": known.len(),
-            "plain_tokens_per_s": 1.0 / each,
-            "wrong_over_plain": each / seconds_per_token(&wrong),
-            "right_over_plain": each / seconds_per_token(&right),
-            "right_tokens_per_round": tokens as f64 / drafted.len().max(1) as f64,
-            "same_text": text(&wrong) == *known && text(&right) == *known,
-        }}))
-    }
-
-    /// Two runs with an untrained policy; the first records CUDA graphs and does not count.
-    fn speculate(&mut self, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Vec<Round>> {
-        let at = self.frontier.position as usize;
-        let generate = greedy(4 * self.decode as u64 + UNSETTLED as u64, spec);
-        let mut rounds = Vec::new();
-        for _ in 0..2 {
-            let (past, opening) = self.history.get(..at + OPENING).context("history too short")?.split_at(at);
-            let mut decoder = Decoder::new(self.head.take());
-            decoder.set_finder(finder());
-            self.s.back(&self.frontier)?;
-            decoder.restore(self.s.b, past, Some(&self.frontier))?;
-            self.s.read(opening, OPENING)?;
-            decoder.read(self.s.b, &self.s.model, &self.s.live, opening, 0)?;
-            rounds = self.s.generate(&mut decoder, &generate)?;
-            self.head = decoder.into_head();
-        }
-        Ok(rounds)
     }
 
     /// Forks of the current state in shared passes of one row each, waiting for top logits as the engine does.
@@ -160,18 +95,6 @@ impl<B: DraftOps> Bench<'_, B> {
         }
         Ok(found)
     }
-}
-
-/// Of the rounds after the first [`UNSETTLED`] tokens.
-fn seconds_per_token(rounds: &[Round]) -> f64 {
-    let (mut before, mut counted, mut seconds) = (0, 0, 0.0);
-    for (tokens, took) in rounds.get(1..).unwrap_or_default() {
-        before += tokens.len();
-        if before > UNSETTLED {
-            (counted, seconds) = (counted + tokens.len(), seconds + took);
-        }
-    }
-    seconds / f64::max(counted as f64, 1.0)
 }
 
 /// Bytes of a cached value on a GPU (bf16).
