@@ -19,7 +19,7 @@ use crate::core::{bytes, plain_words};
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
-use client::Patience;
+use client::STALL;
 use client::cache_folder;
 pub(super) use client::{Hub, is_id};
 

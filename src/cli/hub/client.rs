@@ -1,12 +1,12 @@
 //! The hub over HTTP: huggingface.co, or the mirror that `HF_ENDPOINT` names.
 //!
-//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token is sent to the hub itself only.
+//! No length from a server sizes a buffer, a connection that stalls is given up, and the token is sent to the hub itself only.
 
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hf_hub::{Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -16,25 +16,13 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{HubError, HubFile, LEAST_BYTES, Snapshot, clean, is_commit, wanted};
+use super::{HubError, HubFile, Snapshot, clean, is_commit, wanted};
 
 const LISTING_BYTES: u64 = 32 << 20;
 
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Patience {
-    pub(in crate::cli) connect: Duration,
-    pub(in crate::cli) stall: Duration,
-    /// A body brings at least `least_bytes` in this time.
-    pub(in crate::cli) slow: Duration,
-    pub(in crate::cli) least_bytes: u64,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Patience { connect: seconds(20), stall: seconds(30), slow: seconds(60), least_bytes: LEAST_BYTES }
-    }
-}
+const CONNECT: Duration = Duration::from_secs(20);
+/// The longest silence.
+pub(super) const STALL: Duration = Duration::from_secs(30);
 
 fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
@@ -74,21 +62,20 @@ pub(in crate::cli) struct Hub {
     endpoint: String,
     token: Option<String>,
     repo: String,
-    patience: Patience,
 }
 
 impl Hub {
     /// On the hub that `HF_ENDPOINT` names, else on huggingface.co.
     pub(in crate::cli) fn open(repo: &str) -> Result<Hub, HubError> {
         let endpoint = variable("HF_ENDPOINT").and_then(|v| v.into_string().ok());
-        Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), Patience::default())
+        Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), STALL)
     }
 
     pub(in crate::cli) fn at(
         endpoint: &str,
         repo: &str,
         token: Option<String>,
-        patience: Patience,
+        stall: Duration,
     ) -> Result<Hub, HubError> {
         if !is_id(repo) {
             return Err(HubError::Refused(format!("{} is not a hub id (owner/name)", clean(repo))));
@@ -101,13 +88,13 @@ impl Hub {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .http_status_as_error(false)
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .timeout_connect(Some(patience.connect))
-            .timeout_recv_response(Some(patience.stall))
-            .timeout_per_read(Some(patience.stall))
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(stall))
+            .timeout_per_read(Some(stall))
             .build()
             .into();
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        Ok(Hub { agent, endpoint, token, repo: repo.to_owned(), patience })
+        Ok(Hub { agent, endpoint, token, repo: repo.to_owned() })
     }
 
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
@@ -149,7 +136,7 @@ impl Hub {
         let url = format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, encoded(commit), encoded(path));
         let mut left = range.end - range.start;
         let mut body = self.get(&url, Some(range), path)?.into_body().into_reader().take(left);
-        let (mut buffer, mut window, mut new) = (vec![0; 256 << 10], Instant::now(), 0);
+        let mut buffer = vec![0; 256 << 10];
         while left > 0 {
             let failed = |why: String| HubError::Network(format!("{path}: {why}"));
             let read = body.read(&mut buffer).map_err(|e| failed(first_line(&e)))?;
@@ -157,14 +144,7 @@ impl Hub {
                 return Err(failed(format!("the connection ended {left} bytes early")));
             }
             take(buffer.get(..read).unwrap_or_default())?;
-            (left, new) = (left - read as u64, new + read as u64);
-            if window.elapsed() > self.patience.slow {
-                let (least, slow) = (self.patience.least_bytes, self.patience.slow.as_secs_f32());
-                if new < least {
-                    return Err(failed(format!("less than {least} bytes in {slow} s")));
-                }
-                (window, new) = (Instant::now(), 0);
-            }
+            left -= read as u64;
         }
         Ok(())
     }
