@@ -31,15 +31,10 @@ const QUESTIONS: [&str; 4] = [
     "List the names and numbers in this text.",
     "What is said first, and what last?",
 ];
-/// A shorter sample has no room for a piece and an answer.
-const SHORTEST: usize = 64;
 const SMALL_PIECE: usize = 64;
 
 pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
     let DraftCommand::Capture { docs, out, length } = action;
-    if *length < SHORTEST {
-        return Err(Failure::usage(format!("--length must be at least {SHORTEST}")));
-    }
     let documents = open::documents(context, docs)?;
     make_folder(out)?;
     let (name, checkpoint) = open::measured(context)?;

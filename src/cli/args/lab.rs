@@ -202,7 +202,8 @@ pub enum DraftCommand {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: PathBuf,
         /// Longest sample in tokens
-        #[arg(long, value_name = "N", default_value_t = 2048)]
+        // A shorter one has no room for a piece and an answer.
+        #[arg(long, value_name = "N", default_value_t = 2048, value_parser = whole(64..=MAX_POSITIONS), allow_negative_numbers = true)]
         length: usize,
     },
 }
