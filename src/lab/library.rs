@@ -43,7 +43,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let mut paths = Vec::new();
     let books = (0..args.documents).map(|n| (format!("book-{n:03}.txt"), each));
     for (name, tokens) in books.chain(long.map(|long| ("long.txt".to_owned(), long))) {
-        // A ledger is longer than asked for by one entry at most.
+        // A ledger exceeds its length by one entry at most.
         let body = format!("This is {name}.\n{}", ledger(&text, tokens - ENTRY)?);
         let path = folder.path().join(&name);
         write(&path, &body)?;
