@@ -70,11 +70,8 @@ export -f bench 2>/dev/null || true
 
 # 1. Decode first: the figures that matter most, contexts filled with random rows.
 part "decode and verify, filled caches" 60 "+$out/bench.json" "$program" bench --json --device cuda --commit "$commit" --model synthetic:9b \
-    --fill random --context 4096,131072,1048576 --decode 64 --sample 16384 --draft-round
+    --fill random --context 4096,131072,1048576 --decode 64 --sample 16384
 show "$out/bench.json" "$rows"
-
-part "speculation, all wrong and all right" 30 "+$out/bench.json" "$program" bench --json --device cuda --commit "$commit" --model synthetic:9b \
-    --fill random --context 4096 --decode 64 --sample 0 --no-verify --no-save --draft-round --speculation
 
 # 2. Is it right?
 part "kernels against the CPU" 75 "$out/doctor.json" "$program" doctor --kernels --device cuda --json

@@ -1,4 +1,4 @@
-//! The command line: its options, and the tasks that it can mean. Nothing here acts. Subcommands are in `commands`,
+//! The command line: its options, and what they exclude. Nothing here acts. Subcommands are in `commands`,
 //! those of the laboratory in `lab`, options made from the table of settings in `options`.
 
 mod commands;
@@ -13,13 +13,11 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 use super::failure::Failure;
-use crate::config::settings::Value;
 use crate::text::near::nearest;
 pub use commands::{
     AskAllArgs, Command, ConfigCommand, ExportArgs, LibraryCommand, LsArgs, ModelCommand, PruneArgs, ServeArgs,
 };
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
-pub use options::SettingArgs;
 
 const AFTER: &str = "\
 Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed,
@@ -38,16 +36,17 @@ pub struct Cli {
     /// Something else than a chat.
     #[command(subcommand)]
     pub command: Option<Command>,
+    /// Settings given as options, for [`crate::config::settings::load`].
+    #[arg(skip)]
+    pub settings: Vec<options::Given>,
 }
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
-    #[command(flatten)]
-    pub settings: SettingArgs<false>,
     /// Print one JSON object, also for errors
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
-    /// Print only the answer: no progress, no notes
+    /// Print only the answer of -p, only the result of a command: no progress, no notes
     #[arg(short, long, global = true, help_heading = "Output")]
     pub quiet: bool,
     /// Write more to the log file; twice: everything except message text
@@ -99,16 +98,20 @@ pub struct ChatArgs {
     /// Line by line, for screen readers and plain terminals
     #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
     pub plain: bool,
-    #[command(flatten)]
-    pub screen: SettingArgs<true>,
 }
 
-/// The definition of the command line. Help of a command lists its own options and names those that every command has.
+/// The definition of the command line, with the options of the settings.
+pub fn definition() -> clap::Command {
+    let command = options::add(clap::Command::new("sala-chat"), false);
+    options::add(Cli::augment_args(command), true)
+}
+
+/// The definition for reading. Help of a command lists its own options and names those that every command has.
 pub fn command() -> clap::Command {
     // An empty variable counts as unset.
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let unset = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
-    let command = Cli::command().mut_args(unset);
+    let command = definition().mut_args(unset);
     let global: Vec<Arg> =
         command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
     below(command, &global)
@@ -135,7 +138,7 @@ impl Cli {
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
-        let cli = Cli::from_arg_matches(&matches)?;
+        let cli = Cli { settings: options::given(&matches), ..Cli::from_arg_matches(&matches)? };
         match matches.subcommand_name().filter(|name| cli.global.json && TEXT_ONLY.contains(name)) {
             Some(name) => {
                 Err(command.error(ErrorKind::ArgumentConflict, format!("--json: {name} writes no JSON; leave it out")))
@@ -144,53 +147,73 @@ impl Cli {
         }
     }
 
-    /// Settings given as options, for [`crate::config::settings::load`].
-    pub fn overrides(&self) -> Vec<(&'static str, Value)> {
-        self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
+    /// Refuses options that exclude each other. `resume_last` is the setting for a chat that names no session.
+    pub fn check(&mut self, resume_last: bool) -> Result<(), Failure> {
+        let chat = &mut self.chat;
+        if self.command.is_some() {
+            let usage = "a command takes no chat options or paths. A file of that name: ./NAME";
+            let of_screen = self.settings.iter().any(|(name, _)| name.starts_with("ui."));
+            return if *chat == ChatArgs::default() && !of_screen { Ok(()) } else { Err(Failure::usage(usage)) };
+        }
+        chat.paths.append(&mut chat.files);
+        if chat.prompt.is_some() {
+            let usage = "-r needs a session name with -p. sala-chat ls lists them";
+            return if chat.session() == SessionChoice::Pick { Err(Failure::usage(usage)) } else { Ok(()) };
+        }
+        if self.global.json {
+            let failure = Failure::usage("--json needs a question (-p) or a command");
+            return Err(failure.suggest("Did you mean", suggested_command(&chat.paths)));
+        }
+        chat.continue_last |= resume_last && !chat.start_new && chat.resume.is_none();
+        Ok(())
     }
 
-    /// What was meant. `resume_last` is the setting for a chat that names no session. Fails for options that exclude each other.
-    pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
-        let chat = self.chat;
-        if let Some(command) = self.command {
-            return match chat == ChatArgs::default() {
-                true => Ok(Task::Command(command)),
-                false => Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME")),
-            };
+    /// Whether it neither adds to what is kept nor removes any of it.
+    pub fn only_looks(&self) -> bool {
+        match &self.command {
+            Some(Command::Ls(_) | Command::Show { .. } | Command::Search { .. } | Command::Export(_)) => true,
+            Some(Command::AskAll(_) | Command::Park | Command::Library(LibraryCommand::Ls)) => true,
+            Some(Command::Prune(args)) => args.dry_run,
+            _ => false,
         }
-        let session = match chat.resume {
+    }
+
+    /// Whether it has nothing to do where nothing is kept.
+    pub fn needs_kept(&self) -> bool {
+        match &self.command {
+            None if self.chat.prompt.is_some() => self.chat.session() != SessionChoice::New,
+            // The last one may be named by the settings, and then a chat begins without one.
+            None => self.chat.resume.is_some(),
+            Some(Command::Rm { .. } | Command::Prune(_)) => true,
+            Some(Command::Library(LibraryCommand::Rm { .. } | LibraryCommand::Prune)) => true,
+            Some(Command::Doctor(args)) => args.check,
+            Some(_) => self.only_looks(),
+        }
+    }
+}
+
+impl ChatArgs {
+    pub fn session(&self) -> SessionChoice {
+        match &self.resume {
             Some(name) if name.is_empty() => SessionChoice::Pick,
-            Some(name) => SessionChoice::Named(name),
-            None if chat.continue_last => SessionChoice::Last,
+            Some(name) => SessionChoice::Named(name.clone()),
+            None if self.continue_last => SessionChoice::Last,
             None => SessionChoice::New,
-        };
-        let save = !chat.no_save;
-        let paths: Vec<String> = chat.paths.into_iter().chain(chat.files).collect();
-        match chat.prompt {
-            Some(_) if session == SessionChoice::Pick => {
-                Err(Failure::usage("-r needs a session name with -p. sala-chat ls lists them"))
-            }
-            Some(prompt) => {
-                let format = match (self.global.json, chat.jsonl, chat.raw) {
-                    (true, _, _) => Format::Json,
-                    (_, true, _) => Format::JsonLines,
-                    (_, _, true) => Format::Raw,
-                    _ => Format::Text,
-                };
-                let answers = chat.answers;
-                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format, answers }))
-            }
-            None if self.global.json => {
-                let failure = Failure::usage("--json needs a question (-p) or a command");
-                Err(failure.suggest("Did you mean", suggested_command(&paths)))
-            }
-            None => {
-                let resumes = resume_last && !chat.start_new && session == SessionChoice::New;
-                let session = if resumes { SessionChoice::Last } else { session };
-                let offers = paths.is_empty() && chat.follow.is_empty() && !chat.start_new;
-                Ok(Task::Chat(Chat { paths, follow: chat.follow, session, save, plain: chat.plain, offers }))
-            }
         }
+    }
+
+    pub fn format(&self, json: bool) -> Format {
+        match (json, self.jsonl, self.raw) {
+            (true, _, _) => Format::Json,
+            (_, true, _) => Format::JsonLines,
+            (_, _, true) => Format::Raw,
+            _ => Format::Text,
+        }
+    }
+
+    /// Whether a new session begins with the offer to continue one of this folder.
+    pub fn offers(&self) -> bool {
+        self.paths.is_empty() && self.follow.is_empty() && !self.start_new && self.session() == SessionChoice::New
     }
 }
 
@@ -209,61 +232,6 @@ pub enum Format {
     Raw,
     Json,
     JsonLines,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    pub prompt: String,
-    pub files: Vec<String>,
-    pub session: SessionChoice,
-    pub save: bool,
-    pub format: Format,
-    /// Number of answers, each with its own seed; `None`: one, without a list in the output.
-    pub answers: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chat {
-    pub paths: Vec<String>,
-    pub follow: Vec<String>,
-    pub session: SessionChoice,
-    pub save: bool,
-    pub plain: bool,
-    /// A new session begins with the offer to continue one of this folder.
-    pub offers: bool,
-}
-
-#[derive(Clone, Debug)]
-pub enum Task {
-    Ask(Ask),
-    Chat(Chat),
-    Command(Command),
-}
-
-impl Task {
-    /// Whether it neither adds to what is kept nor removes any of it.
-    pub fn only_looks(&self) -> bool {
-        let Task::Command(command) = self else { return false };
-        match command {
-            Command::Ls(_) | Command::Show { .. } | Command::Search { .. } | Command::Export(_) => true,
-            Command::AskAll(_) | Command::Park | Command::Library(LibraryCommand::Ls) => true,
-            Command::Prune(args) => args.dry_run,
-            _ => false,
-        }
-    }
-
-    /// Whether it has nothing to do where nothing is kept.
-    pub fn needs_kept(&self) -> bool {
-        match self {
-            Task::Ask(ask) => ask.session != SessionChoice::New,
-            // The last one may be named by the settings, and then a chat begins without one.
-            Task::Chat(chat) => matches!(chat.session, SessionChoice::Named(_) | SessionChoice::Pick),
-            Task::Command(Command::Rm { .. } | Command::Prune(_)) => true,
-            Task::Command(Command::Library(LibraryCommand::Rm { .. } | LibraryCommand::Prune)) => true,
-            Task::Command(Command::Doctor(args)) => args.check,
-            Task::Command(_) => self.only_looks(),
-        }
-    }
 }
 
 /// `model quantize` for `quantize`, and for `modle quantise`.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal};
 
-use super::args::{Chat, SessionChoice};
+use super::args::{ChatArgs, SessionChoice};
 use super::dirs::Dirs;
 use super::follow_stdin::Spool;
 use super::run::{self, RuntimeHandle};
@@ -80,8 +80,7 @@ fn by_lines(requested: bool) -> bool {
         || !std::io::stdout().is_terminal()
 }
 
-pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
-    let mut chat = chat.clone();
+pub fn run(context: &Context, mut chat: ChatArgs) -> Result<Exit, Failure> {
     let most = context.config().load.max_file_mib.saturating_mul(1 << 20);
     let input = chat.follow.iter().any(|path| path == "-");
     // Holds the file until the end.
@@ -102,14 +101,13 @@ pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let context = Context { dirs, ..context.clone() };
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     let tour = Tour::new(own.path().join("logbook.md")).map_err(no_room)?;
-    let (mut session, mut at) = (SessionChoice::New, tour);
+    let (mut chat, mut at) = (ChatArgs { start_new: true, ..ChatArgs::default() }, tour);
     loop {
-        let chat = Chat { paths: Vec::new(), follow: Vec::new(), session, save: true, plain, offers: false };
         match part(&context, &chat, lines.as_ref(), Some(at))? {
             (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
             (exit, _) => return Ok(exit),
         }
-        session = SessionChoice::Last;
+        chat.continue_last = true;
     }
 }
 
@@ -124,17 +122,18 @@ fn no_terminal(e: std::io::Error) -> Failure {
 /// Runs one interface until it ends; returns the state of the tour.
 fn part(
     context: &Context,
-    chat: &Chat,
+    chat: &ChatArgs,
     lines: Option<&plain::Lines>,
     tour: Option<Tour>,
 ) -> Result<(Exit, Option<Tour>), Failure> {
     let mut ui = ui_config(context)?;
     let input = if lines.is_some() { Input::Lines } else { Input::Screen };
-    let opened = open::runtime(context, &chat.session, chat.save, Attendance::Present, input)?;
+    let session = chat.session();
+    let opened = open::runtime(context, &session, !chat.no_save, Attendance::Present, input)?;
     ui.settings = opened.loaded;
-    ui.offer = opened.offer.filter(|_| chat.offers && chat.session == SessionChoice::New);
+    ui.offer = opened.offer.filter(|_| chat.offers());
     let mut first = Vec::new();
-    first.extend((chat.session == SessionChoice::Pick).then_some(Request::Sessions));
+    first.extend((session == SessionChoice::Pick).then_some(Request::Sessions));
     if !chat.paths.is_empty() {
         first.push(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
     }
@@ -146,7 +145,7 @@ fn part(
     }
     let handle = RuntimeHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
     let (exit, tour) = match lines {
-        Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
+        Some(lines) => plain::run(&ui, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;

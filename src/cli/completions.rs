@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::args::{self, Cli};
+use super::args;
 use super::dirs::Dirs;
 use super::open::LISTED;
 use crate::config::settings::preset::BUILT_IN;
@@ -43,7 +42,7 @@ complete -c sala-chat -l library -x -a '(__sala_chat_names)'
 
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    clap_complete::generate(shell, &mut args::definition(), NAME, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         // The generator escapes the `-` of a name in two different ways.

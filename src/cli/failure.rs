@@ -11,6 +11,7 @@ use crate::config::settings::ConfigError;
 use crate::core::Exit;
 use crate::core::plain_words;
 use crate::model::ModelError;
+use crate::runtime::protocol::Unsaved;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
 
@@ -42,6 +43,11 @@ impl Failure {
 
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
+    }
+
+    /// The answer was printed but is not on disk, so the command fails.
+    pub fn not_saved(unsaved: &Unsaved) -> Failure {
+        Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
     }
 
     pub fn input(path: &Path, e: &std::io::Error) -> Failure {
@@ -204,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_mistake_on_the_command_line_names_what_is_missing() {
-        use clap::Parser;
         let says = |line: &str| {
-            let error = crate::cli::args::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+            let words = line.split_whitespace().map(std::ffi::OsString::from);
+            let error = crate::cli::args::Cli::read(words).unwrap_err();
             Failure::command_line(&error).to_string()
         };
         let message = says("sala-chat show");

@@ -15,11 +15,11 @@ use hf_hub::Repo;
 
 use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
-use crate::core::plain_words;
+use crate::core::{bytes, plain_words};
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
 #[cfg(test)]
-use client::Patience;
+use client::STALL;
 use client::cache_folder;
 pub(super) use client::{Hub, is_id};
 
@@ -150,7 +150,7 @@ impl CachedRepo {
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
         let need = missing.saturating_add(MARGIN_BYTES);
         if free < need {
-            let (need, free, dir) = (gigabytes(need), gigabytes(free), blobs.display());
+            let (need, free, dir) = (bytes(need), bytes(free), blobs.display());
             return Err(HubError::Disk(format!("{need} needed, {free} free in {dir}")));
         }
         run.progress.done = total - missing;
@@ -302,14 +302,6 @@ fn wanted(path: &str) -> bool {
     let safe = normal && !path.chars().any(char::is_control) && path.len() < 300;
     let extension = path.rsplit('.').next().unwrap_or_default();
     safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
-}
-
-pub fn gigabytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn part_path(blob: &Path) -> PathBuf {

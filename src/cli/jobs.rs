@@ -16,10 +16,9 @@ use super::themes::Themes;
 use crate::core::files::below_home;
 use crate::core::plain_words;
 use crate::core::sanitize::sanitize;
-use crate::tui::Event;
-use crate::tui::FileRow;
 use crate::tui::lists::fuzzy;
 use crate::tui::view::highlight::Highlighter;
+use crate::tui::{Effect, Event, FileRow};
 
 const PATHS: usize = 200;
 
@@ -30,36 +29,28 @@ const DEPTH: usize = 12;
 const WALK: Duration = Duration::from_millis(400);
 const FRESH: Duration = Duration::from_secs(5);
 
-pub enum Job {
-    Paths { prefix: String, home: Option<PathBuf> },
-    Files(String),
-    CodeTheme { name: String, themes: Themes },
-    Highlight { lang: String, code: String },
-}
-
-pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
-    let (jobs_to, jobs) = unbounded::<Job>();
+/// A thread for the effects that take a while; each gives an event.
+pub fn start_jobs(to: Sender<Event>, themes: Themes) -> io::Result<Sender<Effect>> {
+    let (jobs_to, jobs) = unbounded();
     std::thread::Builder::new().name("jobs".into()).spawn(move || {
-        let mut highlighter = None;
-        let mut files = Files::default();
-        while let Ok(job) = jobs.recv() {
+        let (mut highlighter, mut files) = (None, Files::default());
+        for job in jobs {
             let event = match job {
-                Job::Files(query) => Some(Event::Files { found: files.matching(&query), query }),
-                Job::Paths { prefix, home } => {
-                    Some(Event::Paths { found: list_paths(&prefix, home.as_deref()), prefix })
+                Effect::ListFiles(query) => Some(Event::Files { found: files.matching(&query), query }),
+                Effect::ListPaths(prefix) => {
+                    Some(Event::Paths { found: list_paths(&prefix, themes.home.as_deref()), prefix })
                 }
-                Job::CodeTheme { name, themes } => Some(Event::CodeTheme(themes.code(&name).map(|theme| {
+                Effect::CodeTheme(name) => Some(Event::CodeTheme(themes.code(&name).map(|theme| {
                     highlighter.get_or_insert_with(Highlighter::default).set_theme(theme);
                     name
                 }))),
-                Job::Highlight { lang, code } => {
+                Effect::Highlight { lang, code } => {
                     let lines = highlighter.get_or_insert_with(Highlighter::default).lines(&lang, &code);
                     lines.map(|lines| Event::Highlighted { lang, code, lines })
                 }
+                _ => None,
             };
-            if let Some(event) = event
-                && to.send(event).is_err()
-            {
+            if event.is_some_and(|event| to.send(event).is_err()) {
                 return;
             }
         }

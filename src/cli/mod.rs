@@ -5,14 +5,11 @@
 mod about;
 mod announce;
 pub mod args;
-mod ask_all;
-pub mod calibration;
 mod chat;
 pub mod clipboard;
 mod columns;
 mod completions;
 pub mod config_cmd;
-mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
@@ -20,7 +17,6 @@ mod engines;
 pub mod failure;
 mod follow_stdin;
 pub mod hub;
-mod import_cmd;
 mod input;
 mod jobs;
 mod library_cmd;
@@ -58,7 +54,7 @@ pub use crate::core::Exit;
 use crate::core::places;
 use crate::core::sanitize::Clean;
 use crate::text::{extract, sample, schema, sources};
-use args::{Cli, Command, ConfigCommand, Task};
+use args::{Cli, Command, ConfigCommand};
 use dirs::Dirs;
 pub use failure::Failure;
 use panic::CrashNote;
@@ -168,7 +164,7 @@ fn report(failure: &Failure, json: bool) {
 
 fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
     let began = Instant::now();
-    let cli = match Cli::read(arguments.iter().cloned()) {
+    let mut cli = match Cli::read(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
             match e.kind() {
@@ -189,7 +185,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // `config` must work on a broken file.
     if let Some(Command::Config(action)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        let options = cli.overrides();
+        let options = &cli.settings;
         let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
         return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
     }
@@ -201,17 +197,14 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if let Some(text) = text {
         return Ok(out::data(text.as_bytes()).map(|()| Exit::Ok)?);
     }
-    let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
+    let loaded = settings::load(&config_file, &variables, &cli.settings)?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     // The variable may name a folder that is still to be made.
     let variable = std::env::var_os("SALA_CHAT_DATA_DIR").map(PathBuf::from);
     let named = cli.global.data_dir != variable;
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
-    let task = cli.task(context.config().sessions.resume_last)?;
-    if matches!(
-        task,
-        Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::Mcp | Command::AskAll(_))
-    ) {
+    cli.check(context.config().sessions.resume_last)?;
+    if matches!(cli.command, None | Some(Command::Serve(_) | Command::Mcp | Command::AskAll(_))) {
         take_preset(&mut context.loaded, &context.dirs.presets())?;
     }
     let warnings = context.loaded.warnings.iter().map(ToString::to_string);
@@ -220,17 +213,17 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     warnings.take(WARNINGS).chain(more).for_each(|warning| context.warn(&warning));
     // A command that needs what is kept makes no folder that was named by mistake.
     let exists = context.dirs.data.exists();
-    if named && task.needs_kept() && !exists {
+    if named && cli.needs_kept() && !exists {
         let why = format!("{} does not exist: nothing is kept there", context.dirs.data.display());
-        if !(json && task.only_looks()) {
+        if !(json && cli.only_looks()) {
             return Err(Failure::new(Exit::Failure, why).hint("Name another folder: --data-dir DIR"));
         }
         context.warn(&why);
     }
-    let _log = (exists || !task.only_looks()).then(|| logging::start(&context.dirs, &context.config().log, verbose));
+    let _log = (exists || !cli.only_looks()).then(|| logging::start(&context.dirs, &context.config().log, verbose));
     let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
     panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
-    dispatch(&context, task, laboratory)
+    dispatch(&context, cli, laboratory)
 }
 
 fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
@@ -269,46 +262,43 @@ fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result
     .collect()
 }
 
-fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exit, Failure> {
-    match task {
-        Task::Ask(ask) => {
-            check_paths(context, &ask.files)?;
-            oneshot::run(context, &ask)
-        }
-        Task::Chat(chat) => {
-            check_paths(context, &chat.paths)?;
-            check_paths(context, &chat.follow)?;
-            chat::run(context, &chat)
-        }
-        Task::Command(command) => match command {
-            Command::Ls(args) => sessions_cmd::ls(context, &args),
-            Command::Show { name } => sessions_cmd::show(context, &name),
-            Command::Rm { names, yes } => sessions_cmd::rm(context, &names, yes),
-            Command::Search { text } => sessions_cmd::search(context, &text.join(" ")),
-            Command::Export(args) => sessions_cmd::export(context, &args),
-            Command::Import { file } => import_cmd::import(context, &file),
-            Command::Prune(args) => prune::prune(context, &args),
-            Command::Library(action) => library_cmd::library(context, &action),
-            Command::Serve(args) => serve_cmd::run(context, &args),
-            Command::Park => engines::park(context),
-            Command::Mcp => mcp::run(context),
-            Command::AskAll(args) => ask_all::run(context, &args),
-            Command::Bench(args) => (laboratory.bench)(context, &args),
-            Command::Eval(args) => (laboratory.eval)(context, &args),
-            Command::Doctor(args) => examine(context, &args, laboratory)
-                .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
-            Command::Draft(action) => (laboratory.draft)(context, &action),
-            Command::Demo { plain } => chat::tour(context, plain),
-            Command::Model(action) => model_cmd::run(context, &action),
-            // Handled before the settings were read.
-            Command::Config(_) | Command::Completions { .. } | Command::Manual => Ok(Exit::Ok),
-        },
+fn dispatch(context: &Context, cli: Cli, laboratory: Laboratory) -> Result<Exit, Failure> {
+    let Some(command) = cli.command else {
+        check_paths(context, &cli.chat.paths)?;
+        check_paths(context, &cli.chat.follow)?;
+        return match &cli.chat.prompt {
+            Some(prompt) => oneshot::run(context, &cli.chat, prompt),
+            None => chat::run(context, cli.chat),
+        };
+    };
+    match command {
+        Command::Ls(args) => sessions_cmd::ls(context, &args),
+        Command::Show { name } => sessions_cmd::show(context, &name),
+        Command::Rm { names, yes } => sessions_cmd::rm(context, &names, yes),
+        Command::Search { text } => sessions_cmd::search(context, &text.join(" ")),
+        Command::Export(args) => sessions_cmd::export(context, &args),
+        Command::Import { file } => sessions_cmd::import(context, &file),
+        Command::Prune(args) => prune::prune(context, &args),
+        Command::Library(action) => library_cmd::library(context, &action),
+        Command::Serve(args) => serve_cmd::run(context, &args),
+        Command::Park => engines::park(context),
+        Command::Mcp => mcp::run(context),
+        Command::AskAll(args) => library_cmd::ask_all(context, &args),
+        Command::Bench(args) => (laboratory.bench)(context, &args),
+        Command::Eval(args) => (laboratory.eval)(context, &args),
+        Command::Doctor(args) => examine(context, &args, laboratory)
+            .map_err(|failure| Failure { message: about::without_home(&failure.message), ..failure }),
+        Command::Draft(action) => (laboratory.draft)(context, &action),
+        Command::Demo { plain } => chat::tour(context, plain),
+        Command::Model(action) => model_cmd::run(context, &action),
+        // Handled before the settings were read.
+        Command::Config(_) | Command::Completions { .. } | Command::Manual => Ok(Exit::Ok),
     }
 }
 
 /// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
 fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
-    let data = args.check.then(|| data_check::run(context)).transpose()?;
+    let data = args.check.then(|| doctor::check_data(context)).transpose()?;
     let computes = args.fixtures.is_some() || args.kernels || args.rates;
     let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {

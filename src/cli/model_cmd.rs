@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use super::args::{ModelCommand, TuningArgs};
+use super::args::ModelCommand;
 use serde_json::{Value, json};
 
-use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigabytes, installed};
+use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, installed};
+use super::notices::ProgressLine;
 use super::sessions_cmd::confirmed;
-use super::{Context, Exit, Failure, devices, out, quantize_cmd};
+use super::{Context, Exit, Failure, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
-use crate::core::counted;
 use crate::core::sanitize::Clean;
+use crate::core::{bytes, counted};
 use crate::model::format::Format;
 use crate::text::TextModel;
 use crate::tui::status::duration;
@@ -58,7 +59,7 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
 fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
     let folder = model_folder(context)?;
-    let mut report = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
+    let mut report = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
     let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
     let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
     let is_packed = packed.is_some();
@@ -90,21 +91,18 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         },
     )?;
     let at = folder.display();
-    let unreadable = bad.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
-    let (text, hint) = match (unreadable, bad.as_slice()) {
-        (None, []) if complete => return Ok(Exit::Ok),
-        (Some((name, verdict)), _) => (
-            format!("{} in {at}: {}", Clean::line(name), verdict.words()),
-            "Try again; if that fails, remove this file and run its sala-chat model quantize again",
-        ),
-        (None, []) if is_packed => (format!("{at}: files are missing"), "Make it again: sala-chat model quantize"),
-        (None, []) => (format!("{at}: files are missing"), "sala-chat model download fetches them"),
-        (None, [(first, _), others @ ..]) if is_packed => {
+    let pack =
+        "Run its sala-chat model quantize again; if that fails, remove that file or choose a new folder (-o FOLDER)";
+    let (text, hint) = match (bad.as_slice(), is_packed) {
+        ([], _) if complete => return Ok(Exit::Ok),
+        ([], true) => (format!("{at}: files are missing"), pack),
+        ([], false) => (format!("{at}: files are missing"), "sala-chat model download fetches them"),
+        ([(first, verdict), others @ ..], true) => {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            let hint = "Run its sala-chat model quantize again to repack damaged parts; if that fails, choose a new folder (-o FOLDER)";
-            (format!("{}{more} in {at}: damaged", Clean::line(first)), hint)
+            let what = if let Verdict::Unreadable(why) = verdict { why } else { "damaged" };
+            (format!("{}{more} in {at}: {what}", Clean::line(first)), pack)
         }
-        (None, all) => {
+        (all, false) => {
             let damaged = counted(all.len() as u64, "damaged file");
             (format!("{damaged} in {at}"), "Remove what is damaged, then: sala-chat model download")
         }
@@ -131,8 +129,8 @@ fn template(folder: &std::path::Path) -> String {
     }
 }
 
-/// Checks before the first byte whether the format can be read and whether the weights fit a card here.
-fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
+/// Refuses, before the first byte of weights, a format that cannot be read.
+fn check_format(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
     let read = |name: &str| -> Result<Option<Value>, Failure> {
         let file = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES);
         let bytes = file.map(|file| hub.content(&snapshot.commit, file)).transpose();
@@ -140,33 +138,13 @@ fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), F
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     };
     let (quant_config, config) = (read("hf_quant_config.json")?, read("config.json")?);
-    let format = config.and_then(|config| Format::declared(&config, quant_config.as_ref()));
-    if let Some(format) = &format {
-        if let Some(what) = format.refusal() {
-            return Err(Failure::new(Exit::NoModel, format!("nothing was downloaded: this is {what}")));
-        }
-        context.note(&format!("This is {}.", format.described()));
+    let Some(format) = config.and_then(|config| Format::declared(&config, quant_config.as_ref())) else {
+        return Ok(());
+    };
+    if let Some(what) = format.refusal() {
+        return Err(Failure::new(Exit::NoModel, format!("nothing was downloaded: this is {what}")));
     }
-    let weights: u64 = snapshot.files.iter().filter(|f| f.path.ends_with(".safetensors")).map(|f| f.bytes).sum();
-    match devices::open(&context.config().model, &TuningArgs::default(), false) {
-        #[cfg(feature = "cuda")]
-        Ok(devices::Opened::Cuda(gpu)) => {
-            let info = gpu.info();
-            if info.total_bytes < weights {
-                // Packed weights are not packed again.
-                let so = match format {
-                    Some(_) => "they will not fit",
-                    None => "a start packs them into fewer bits while it loads them (--weights auto)",
-                };
-                let (weights, memory) = (gigabytes(weights), gigabytes(info.total_bytes));
-                context.note(&format!("The weights are {weights}, the memory of {} is {memory}: {so}.", info.name));
-            }
-        }
-        Ok(devices::Opened::Cpu(..)) | Err(_) => {
-            let weights = gigabytes(weights);
-            context.note(&format!("No GPU is in use here; {weights} of weights answer very slowly on a CPU."));
-        }
-    }
+    context.note(&format!("This is {}.", format.described()));
     Ok(())
 }
 
@@ -178,58 +156,42 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
     let (hub, snapshot) = listing(context, config)?;
     let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
     if missing > 0 {
-        look_first(context, &hub, &snapshot)?;
-    }
-    let licence = match &snapshot.licence {
-        Some(licence) => format!("Its licence: {licence}"),
-        None => "Its card names no licence".to_owned(),
-    };
-    if missing > 0 && yes {
-        context.note(&format!("{licence}."));
-    }
-    if missing > 0 && !yes {
+        check_format(context, &hub, &snapshot)?;
+        let licence = match &snapshot.licence {
+            Some(licence) => format!("Its licence: {licence}"),
+            None => "Its card names no licence".to_owned(),
+        };
         let question = format!(
             "{} at {}: {} files, {}, {} to fetch, into {}. {licence}; see https://huggingface.co/{}. Download?",
             config.repo,
             snapshot.commit.get(..12).unwrap_or(&snapshot.commit),
             snapshot.files.len(),
-            gigabytes(all),
-            gigabytes(missing),
+            bytes(all),
+            bytes(missing),
             cached.folder().display(),
             config.repo,
         );
-        if !confirmed(&question)? {
+        if yes {
+            context.note(&format!("{licence}."));
+        } else if !confirmed(&question)? {
             return Err(Failure::new(Exit::Failure, "nothing was downloaded"));
         }
     }
-    let shows = context.shows_progress();
-    let mut last_file = String::new();
+    let mut line = ProgressLine::new(context.shows_progress());
     let mut progress = |p: &hub::Progress| {
-        if !shows {
-            return;
-        }
-        if !last_file.is_empty() && last_file != p.file {
-            out::err_line(&Clean::line(""));
-        }
-        last_file.clone_from(&p.file);
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
             None => {
                 let left = duration((p.total - p.done) as f64 / p.bytes_per_s.max(1.0));
-                format!("{}/s, left about {left}", gigabytes(p.bytes_per_s as u64))
+                format!("{}/s, left about {left}", bytes(p.bytes_per_s as u64))
             }
         };
-        let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(gigabytes);
-        let line = format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file);
-        out::progress(&Clean::line(&line));
+        let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(bytes);
+        line.text(&format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file));
     };
-    let folder = cached
-        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress)
-        .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
-    if shows {
-        out::err_line(&Clean::line(""));
-    }
-    let folder = folder?;
+    let folder = cached.download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress);
+    line.clear();
+    let folder = folder.map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)))?;
     let kind = if snapshot.files.iter().any(|f| f.path == "tokenizer.json") { Kind::Model } else { Kind::Head };
     if !hub::complete(&folder, kind) {
         let text = format!("{}: all files of the hub are here, and weights or settings are missing", folder.display());

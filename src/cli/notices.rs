@@ -12,7 +12,6 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, out};
 use crate::core::counted;
 use crate::core::sanitize::{Clean, sanitize, sanitize_line};
-use crate::core::transcript::Role;
 use crate::runtime::protocol::{
     Activity, DocumentRow, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow, TimelineRow,
     Unsaved,
@@ -78,12 +77,7 @@ pub(super) fn serve_requests(
         each(notice);
         Ok(())
     })?;
-    Ok((signal, failed.or_else(|| unsaved.as_ref().map(not_saved))))
-}
-
-/// The answer was printed but is not on disk, so the command fails.
-pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
-    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
+    Ok((signal, failed.or_else(|| unsaved.as_ref().map(Failure::not_saved))))
 }
 
 pub(super) fn beginning(text: &str) -> String {
@@ -93,35 +87,6 @@ pub(super) fn beginning(text: &str) -> String {
             let all = grouped(text.chars().count() as u64);
             format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Weight {
-    Answer,
-    Note,
-    Trouble,
-}
-
-pub(super) fn weight(notice: &Notice) -> Weight {
-    match notice {
-        // A warning reports that a request failed, at least in part.
-        Notice::Note(Level::Error | Level::Warn, _)
-        | Notice::Damage(_)
-        | Notice::Save(_)
-        | Notice::Fatal { .. }
-        | Notice::Bye { unsaved: Some(_), .. } => Weight::Trouble,
-        Notice::Note(Level::Info, _)
-        | Notice::Ready(_)
-        | Notice::Session(_)
-        | Notice::Named { .. }
-        | Notice::Several(_)
-        | Notice::Delta { thinking: true, .. }
-        | Notice::Background { .. }
-        | Notice::Activity(_)
-        | Notice::Bye { unsaved: None, .. } => Weight::Note,
-        Notice::Added(m) if m.role == Role::Document => Weight::Note,
-        _ => Weight::Answer,
     }
 }
 
@@ -177,9 +142,13 @@ impl ProgressLine {
             Activity::Reading(p) if self.shown.is_none_or(|at| at.elapsed() >= PROGRESS) => reading(p),
             _ => None,
         };
-        if let Some(text) = text.filter(|_| self.wanted) {
+        text.iter().for_each(|text| self.text(text));
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        if self.wanted {
             self.shown = Some(Instant::now());
-            out::progress(&Clean::line(&text));
+            out::progress(&Clean::line(text));
         }
     }
 

@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::args::{Ask, Format};
-use super::{Context, Exit, Failure, STDIN, jobs, notices, open};
+use super::args::{ChatArgs, Format};
+use super::notices::{self, Attended};
+use super::{Context, Exit, Failure, STDIN, jobs, open};
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
@@ -55,18 +56,18 @@ fn read_piped(input: impl Read, most_mib: u64) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
-    if ask.prompt.trim().is_empty() {
+pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Failure> {
+    if prompt.trim().is_empty() {
         return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
             .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
     }
     let inline = piped(context)?;
-    if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
+    if inline.is_none() && ask.paths.iter().any(|p| means_stdin(p)) {
         return Err(Failure::usage("-f - reads standard input, which is empty"));
     }
     let home = std::env::home_dir();
-    let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
-    let mut paths: Vec<String> = ask.files.iter().filter(|p| !means_stdin(p)).cloned().collect();
+    let Meant { text, paths: mentioned, library } = mentions(context, prompt, !ask.no_save, home.as_deref());
+    let mut paths: Vec<String> = ask.paths.iter().filter(|p| !means_stdin(p)).cloned().collect();
     if inline.is_some() {
         paths.push(STDIN.into());
     }
@@ -81,9 +82,10 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         Some(count) => Request::AskForSeveral { text, count },
     };
     let started = Instant::now();
-    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent, Input::Lines)?;
-    let mut printer = Printer::new(context, ask.format, ask.answers);
-    let mut run = Run { discards: !ask.save, ..Run::default() };
+    let opened = open::runtime(context, &ask.session(), !ask.no_save, Attendance::Absent, Input::Lines)?;
+    let format = ask.format(context.json);
+    let mut printer = Printer::new(context, format, ask.answers);
+    let mut run = Run { discards: ask.no_save, ..Run::default() };
     let attended = notices::attend(opened, loads.into_iter().chain([asks]), |notice, requests| {
         let again = matches!(notice, Notice::Save(_)) && run.left_out.is_some();
         let remark = notices::remark(&notice).filter(|_| !again);
@@ -96,53 +98,49 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         }
         Ok(())
     })?;
-    run.unsaved = attended.unsaved;
-    if run.answers.is_empty() || attended.failed.is_some() {
+    let Attended { signal, failed, unsaved } = attended;
+    run.unsaved = unsaved;
+    if run.answers.is_empty() || failed.is_some() {
         printer.print_held();
     }
-    if let Some(signal) = attended.signal {
-        // The part of the answer is printed; the exit code names the signal.
-        return match (attended.failed, run.answers.first()) {
-            (None, Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
-            _ => Err(unanswered(Exit::Signal(signal), ask, &run)),
-        };
-    }
-    if let Some(failure) = attended.failed {
-        return Err(failure);
-    }
-    let Some(answer) = run.answers.first() else {
-        if let Some(unsaved) = &run.unsaved {
-            return Err(notices::not_saved(unsaved));
+    let answer = match (signal, failed, run.answers.first()) {
+        // Of a stopped answer the part is printed; the exit code names the signal.
+        (_, None, Some(answer)) => answer,
+        (Some(signal), ..) => return Err(unanswered(Exit::Signal(signal), &run)),
+        (None, Some(failure), _) => return Err(failure),
+        (None, None, None) => {
+            let unsaved = run.unsaved.as_ref().map(Failure::not_saved);
+            return Err(unsaved.unwrap_or_else(|| unanswered(Exit::Stopped, &run)));
         }
-        return Err(unanswered(Exit::Stopped, ask, &run));
     };
     if let Some(why) = run.all_equal() {
         printer.note(Level::Warn, &why);
     }
     printer.end(&run, answer)?;
-    if let Some(unsaved) = &run.unsaved {
-        return match ask.format {
-            // The JSON object contains the error already.
-            Format::Json => Ok(unsaved.exit),
-            Format::Text | Format::Raw | Format::JsonLines => Err(notices::not_saved(unsaved)),
-        };
+    match (signal, &run.unsaved) {
+        (Some(signal), _) => Ok(Exit::Signal(signal)),
+        // The JSON object contains the error already.
+        (None, Some(unsaved)) if format == Format::Json => Ok(unsaved.exit),
+        (None, Some(unsaved)) => Err(Failure::not_saved(unsaved)),
+        (None, None) if answer.meta.finish == Some(Finish::Stopped) => Ok(Exit::Stopped),
+        (None, None) => Ok(Exit::Ok),
     }
-    Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
 }
 
 /// The question with its mentions (`@NAME`). The runtime skips documents that its session has already.
-fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
-    let names = mention::names(&ask.prompt);
+fn mentions(context: &Context, prompt: &str, save: bool, home: Option<&Path>) -> Meant {
+    let names = mention::names(prompt);
     let found = jobs::existing(names.clone(), home);
     // Opens the library only if a name may be a document's.
-    let shelved = if ask.save && found.len() < names.len() { open::library_names(context) } else { Vec::new() };
+    let shelved = if save && found.len() < names.len() { open::library_names(context) } else { Vec::new() };
     let shelved: Vec<&str> = shelved.iter().map(String::as_str).collect();
-    mention::meant(&ask.prompt, &found, &[], &shelved)
+    mention::meant(prompt, &found, &[], &shelved)
 }
 
-fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
+fn unanswered(exit: Exit, run: &Run) -> Failure {
     let failure = Failure::new(exit, "stopped before there was an answer");
-    match ask.save && run.session.is_some() && run.unsaved.is_none() && run.read > 0 {
+    // Without saving there is no session.
+    match run.session.is_some() && run.unsaved.is_none() && run.read > 0 {
         true => failure.hint("The state is kept; continue this session with: sala-chat -c"),
         false => failure,
     }
@@ -204,23 +202,16 @@ fn take(notice: Notice, printer: &mut Printer<'_>, run: &mut Run, started: Insta
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::SessionChoice;
     use super::*;
 
     #[test]
     fn kept_state_is_mentioned_only_where_there_is_some() {
-        let ask = |save| Ask {
-            prompt: "why?".into(),
-            files: Vec::new(),
-            session: SessionChoice::New,
-            save,
-            format: Format::Text,
-            answers: None,
+        let hint = |session: Option<&str>, read| {
+            let run = Run { session: session.map(str::to_owned), read, ..Run::default() };
+            unanswered(Exit::Stopped, &run).hint
         };
-        let run = |read| Run { session: Some("notes".into()), read, ..Run::default() };
-        let hint = |save, read| unanswered(Exit::Stopped, &ask(save), &run(read)).hint;
-        assert!(hint(true, 448).unwrap().starts_with("The state is kept"));
-        assert_eq!([hint(true, 0), hint(false, 448)], [None, None]);
+        assert!(hint(Some("notes"), 448).unwrap().starts_with("The state is kept"));
+        assert_eq!([hint(Some("notes"), 0), hint(None, 448)], [None, None]);
     }
 
     #[test]

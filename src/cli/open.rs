@@ -20,7 +20,7 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
-use crate::runtime::protocol::SessionRow;
+use crate::runtime::protocol::{Notice, Request, SessionRow};
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, EngineSetup, Input, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::{self, Document, SourceOptions};
@@ -46,6 +46,21 @@ impl Opened {
         let whole = self.runtime.thread.join().is_ok();
         let _ = self.engine.join();
         whole
+    }
+
+    /// Ends the runtime, which saves; an error reports text that could not be saved.
+    pub fn close(self) -> Result<(), Failure> {
+        // A runtime that is gone closes its notices.
+        let _ = self.runtime.requests.send(Request::Quit);
+        let unsaved = self.runtime.notices.iter().find_map(|notice| match notice {
+            Notice::Bye { unsaved, .. } => Some(unsaved),
+            _ => None,
+        });
+        match (self.ended(), unsaved.flatten()) {
+            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
+            (true, Some(unsaved)) => Err(Failure::not_saved(&unsaved)),
+            (true, None) => Ok(()),
+        }
     }
 }
 
@@ -134,6 +149,14 @@ pub fn draft(context: &Context) -> Result<DraftChoice, Failure> {
         "off" => Ok(DraftChoice::Off),
         name => hub::draft_folder(name).map(DraftChoice::Folder),
     }
+}
+
+/// The model and its checkpoint for a measurement; a note says why it is another one than expected.
+pub fn measured(context: &Context) -> Result<(String, Checkpoint), Failure> {
+    let Chosen { name, note } = model(context)?;
+    note.iter().for_each(|note| context.note(note));
+    let checkpoint = checkpoint(context, &name)?;
+    Ok((name, checkpoint))
 }
 
 /// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.

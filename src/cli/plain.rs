@@ -1,21 +1,21 @@
 //! Line mode (`--plain`, `TERM=dumb`, screen readers, pipes): the requests, notices and commands of the full screen,
 //! with answers appended sentence by sentence and no escape sequences.
 //!
-//! [`Plain`] has lines and notices in, lines and requests out. `asking` reads a question's mentions, `notices`
-//! renders the runtime's notices, `feed` has the terminal. A pipe gets no prompt; its end ends the program.
+//! [`Plain`] has lines and notices in, lines and requests out. `notices` renders the runtime's notices, `feed` has
+//! the terminal. A pipe gets no prompt; its end ends the program.
 
-mod asking;
 mod feed;
 mod notices;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use super::Exit;
+use super::{Exit, jobs};
 use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::config::settings::{self, Loaded, Row};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
+use crate::tui::mention;
 use crate::tui::tour::Tour;
 
 pub use feed::{Lines, run, start_lines};
@@ -24,7 +24,6 @@ pub use feed::{Lines, run, start_lines};
 pub enum Out {
     Line(String),
     Part(String),
-    Trouble(String),
     Send(Request),
     Keep(&'static str, String),
     Exit(Exit),
@@ -34,31 +33,23 @@ pub enum Out {
 struct OpenQuestion {
     id: u64,
     choices: Vec<Choice>,
-    /// Number of files to choose from; 0 if the question is about something else.
-    files: usize,
 }
 
 impl OpenQuestion {
-    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files.
+    /// Whether a line of a pipe answers it: nothing, or a key.
     fn is_answered_by(&self, line: &str) -> bool {
         let line = line.trim();
-        let (first, short) = (line.chars().next(), line.chars().count() <= 3);
-        let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
-        chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
+        let short = line.chars().count() <= 3;
+        line.chars().next().is_none_or(|typed| short && choice(&self.choices, typed).is_some())
     }
 
     /// The request that a line means, or what to type instead.
     fn request(&self, line: &str) -> Result<Request, String> {
-        let question = self.id;
-        let first = line.trim().chars().next();
-        if self.files > 0 && first.is_some_and(|c| c.is_ascii_digit()) {
-            return numbers(line, self.files).map(|files| Request::ChooseFiles { question, files });
-        }
-        let chosen = match first {
+        let chosen = match line.trim().chars().next() {
             None => self.choices.iter().find(|c| c.key == '\n').or(self.choices.last()),
             Some(typed) => choice(&self.choices, typed),
         };
-        chosen.map(|c| Request::Choose { question, key: c.key }).ok_or_else(|| keys(&self.choices))
+        chosen.map(|c| Request::Choose { question: self.id, key: c.key }).ok_or_else(|| keys(&self.choices))
     }
 }
 
@@ -96,7 +87,6 @@ pub struct Plain {
     /// The open session and the last printed answer of it: serial, name, text.
     answer_shown: (u64, String, String),
     looks_hidden: bool,
-    answers_only: bool,
     /// A person types, so a prompt is shown when a line is wanted.
     prompts: bool,
     prompted: bool,
@@ -134,7 +124,7 @@ impl Plain {
     }
 
     fn refuse(&mut self) -> Vec<Out> {
-        let Some(OpenQuestion { id, mut choices, .. }) = self.question.take() else { return Vec::new() };
+        let Some(OpenQuestion { id, mut choices }) = self.question.take() else { return Vec::new() };
         let Some(Choice { key, label }) = choices.pop() else { return Vec::new() };
         let reason = Out::Line(format!("No answer came, so: {label}."));
         let mut out = vec![reason, self.send(Request::Choose { question: id, key })];
@@ -255,7 +245,7 @@ impl Plain {
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
         self.queue.push_back(line.to_string());
-        if self.prompts && !self.answers_only { vec![Out::Line("Queued.".into())] } else { Vec::new() }
+        if self.prompts { vec![Out::Line("Queued.".into())] } else { Vec::new() }
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
@@ -313,29 +303,48 @@ impl Plain {
     pub fn resumed(&mut self) {
         self.prompted = false;
     }
+
+    /// Sends a question; documents that it mentions (`@NAME`) are read first, as on the screen.
+    fn ask(&mut self, line: &str) -> Vec<Out> {
+        self.reading_for_question = false;
+        let (typed, edits) = (commands::message_text(line), self.editing.take());
+        let found = jobs::existing(mention::names(&typed), self.home.as_deref());
+        let [read, library] =
+            [&self.documents, &self.library].map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+        let meant = mention::meant(&typed, &found, &read, &library);
+        if meant.is_ready() {
+            let text = meant.text;
+            return vec![self.send(match edits {
+                Some(message) => Request::EditDone { message, text },
+                None => Request::Ask(text),
+            })];
+        }
+        if edits.is_some() {
+            // The next line of a pipe is no replacement.
+            self.editing = edits.filter(|_| self.prompts);
+            return vec![Out::Line(meant.not_for_an_edit())];
+        }
+        self.queue.push_front(commands::line_of(&meant.text));
+        self.reading_for_question = true;
+        vec![self.send(mention::load_request(meant.paths, meant.library, self.home.as_deref()))]
+    }
+
+    /// Drops a question after one of its documents could not be read.
+    fn not_read(&mut self, out: &mut Vec<Out>) {
+        if std::mem::take(&mut self.reading_for_question)
+            && let Some(line) = self.queue.pop_front()
+        {
+            out.push(Out::Line(format!(
+                "Not sent, because a document could not be read: {}",
+                super::notices::beginning(&line)
+            )));
+        }
+    }
 }
 
 /// Whether it changes what answers looked at, the one display setting of line mode.
 fn is_of_looks(display: &Display) -> bool {
     display.iter().all(|(key, _)| *key == "ui.look")
-}
-
-/// `1,3-5` as places from 0, of `count` files.
-fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
-    let mut places = Vec::new();
-    for part in text.split([',', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |t: &str| t.trim().parse::<usize>().ok();
-        match (number(first), number(last)) {
-            (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
-            _ => {
-                return Err(format!("{part} is not a file number; write numbers from 1 to {count}, for example 1,3-5"));
-            }
-        }
-    }
-    places.sort_unstable();
-    places.dedup();
-    Ok(places)
 }
 
 /// Lines of Markdown without its marks; code stays as it is, asterisks included.

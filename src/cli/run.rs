@@ -12,14 +12,15 @@ use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
+use signal_hook::consts::{SIGCONT, SIGINT, SIGTSTP};
 
 use super::announce::Announcer;
 use super::failure::RUNTIME_ENDED;
 use super::input::{Input, start_input, typed_ahead};
-use super::jobs::{Job, start_jobs};
+use super::jobs::start_jobs;
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{Outside, left_to_children, suspend, watch_signals, watch_terminal};
+use super::signals::{ends, left_to_children, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{Exit, clipboard, config_cmd, jobs};
@@ -58,8 +59,8 @@ struct Loop {
     terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
     clusters: Clusters,
     input: Input,
-    signals: Receiver<Outside>,
-    jobs: Sender<Job>,
+    signals: Receiver<i32>,
+    jobs: Sender<Effect>,
     started: Instant,
     last_frame: Option<Instant>,
     wanted: Redraw,
@@ -81,8 +82,8 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
     let modes = Modes { alternate_screen: !config.inline, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
-    let (outside_to, signals) = unbounded();
-    watch_signals(outside_to.clone())?;
+    let (signals_to, signals) = unbounded();
+    watch_signals(signals_to.clone())?;
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
     let (answers, typed) = term::ask(ASK);
@@ -96,13 +97,13 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     config.light = answers.light == Some(true);
     config.theme = Palette::built_in(ThemeName::Auto, config.light);
     let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.ui.code_theme.clone());
-    watch_terminal(outside_to)?;
+    watch_terminal(signals_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {
         let _ = events_to.send(event);
     }
     let input = start_input(events_to.clone(), modes.mouse)?;
-    let jobs = start_jobs(events_to)?;
+    let jobs = start_jobs(events_to, Themes::of(&config))?;
     let terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(out::screen()))?);
     let mut this = Loop {
         app: App::new(config, size.0, size.1),
@@ -170,7 +171,7 @@ impl Loop {
                     Ok(notice) => self.event(Event::Notice(notice))?,
                     Err(_) => { runtime_open = false; self.runtime_lost(); }
                 },
-                recv(signals) -> what => if let Ok(what) = what { self.outside(what)?; },
+                recv(signals) -> signal => if let Ok(signal) = signal { self.signal(signal)?; },
                 default(timeout) => {}
             }
             for _ in 0..256 {
@@ -249,16 +250,16 @@ impl Loop {
             Effect::ListThemes => Event::Themes(Themes::of(&self.app.config).list()),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| left_to_children(|| jobs::edit(&text)))?;
-                let signals: Vec<Outside> = self.signals.try_iter().collect();
+                let signals: Vec<i32> = self.signals.try_iter().collect();
                 // The edited text comes first, as a signal that ends the program keeps what the input holds.
                 self.apply(Event::Edited(edited))?;
-                return signals.into_iter().try_for_each(|signal| self.outside(signal));
+                return signals.into_iter().try_for_each(|signal| self.signal(signal));
             }
             Effect::Suspend => self.outside_terminal(suspend)?.map_or_else(Event::NotSuspended, |()| Event::Resumed),
-            Effect::ListPaths(prefix) => return self.job(Job::Paths { prefix, home: self.app.config.home.clone() }),
-            Effect::ListFiles(query) => return self.job(Job::Files(query)),
-            Effect::CodeTheme(name) => return self.job(Job::CodeTheme { name, themes: Themes::of(&self.app.config) }),
-            Effect::Highlight { lang, code } => return self.job(Job::Highlight { lang, code }),
+            job @ (Effect::ListPaths(_) | Effect::ListFiles(_) | Effect::CodeTheme(_) | Effect::Highlight { .. }) => {
+                let _ = self.jobs.send(job);
+                return Ok(());
+            }
             Effect::Send(request) => {
                 // A runtime that is gone is reported by its other channel.
                 let _ = self.runtime.requests.send(request);
@@ -275,11 +276,6 @@ impl Loop {
             }
         };
         self.apply(event)
-    }
-
-    fn job(&self, job: Job) -> io::Result<()> {
-        let _ = self.jobs.send(job);
-        Ok(())
     }
 
     fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
@@ -299,19 +295,18 @@ impl Loop {
         self.apply(Event::Resize { width, height })
     }
 
-    fn outside(&mut self, what: Outside) -> io::Result<()> {
-        let (exit, seconds, event) = match what {
-            Outside::Terminate => (Exit::TERMINATED, 5, Event::Terminate),
-            Outside::Hangup => (Exit::HANGUP, 1, Event::Terminate),
-            Outside::Interrupt => (Exit::Stopped, 5, Event::Interrupt),
-            Outside::Suspend => return self.perform(Effect::Suspend),
-            Outside::Continue => {
+    fn signal(&mut self, signal: i32) -> io::Result<()> {
+        match signal {
+            SIGTSTP => self.perform(Effect::Suspend),
+            SIGCONT => {
                 self.repaint = true;
-                return self.apply(Event::Resumed);
+                self.apply(Event::Resumed)
             }
-        };
-        self.dying = Some((exit, Instant::now() + Duration::from_secs(seconds)));
-        self.apply(event)
+            _ => {
+                self.dying = Some(ends(signal));
+                self.apply(if signal == SIGINT { Event::Interrupt } else { Event::Terminate })
+            }
+        }
     }
 
     /// Gives the runtime a second to save, including the input line.

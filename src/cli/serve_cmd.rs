@@ -16,7 +16,7 @@ use crate::client::attach::{self, Host, Loads, Multiplexer};
 use crate::core::sanitize::{Clean, shell_word};
 use crate::core::{files, plain_words};
 use crate::engine;
-use crate::engine::protocol::{EngineOptions, Token};
+use crate::engine::protocol::EngineOptions;
 use crate::runtime::{EngineChannels, Settings};
 use crate::server::{Key, Options, ServeError, Server, Stop};
 use crate::store::Scratch;
@@ -110,20 +110,6 @@ fn watch_signals(stop: Stop, multiplexer: Multiplexer) -> Result<(), Failure> {
         .map_err(|e| Failure::new(Exit::Failure, format!("no signal handlers: {e}")))
 }
 
-pub struct Model {
-    options: EngineOptions,
-    text: TextModel,
-    stop: Vec<Token>,
-}
-
-impl Model {
-    pub fn of(context: &Context) -> Result<Model, Failure> {
-        let options = open::engine_options(context)?;
-        let (text, stop) = open::text(&options.model)?;
-        Ok(Model { options, text, stop })
-    }
-}
-
 pub struct Serving {
     server: Server,
     listener: TcpListener,
@@ -138,12 +124,12 @@ impl Serving {
     /// Starts the engine and the server; requests are kept in the data directory if `saved`.
     pub fn begin(
         context: &Context,
-        model: Model,
+        options: EngineOptions,
         listener: TcpListener,
         key: Option<Key>,
         saved: bool,
     ) -> Result<Serving, Failure> {
-        let Model { options, text, stop } = model;
+        let (text, stop) = open::text(&options.model)?;
         let config = context.config();
         let mut loaded = context.loaded.clone();
         loaded.recommend(&text.recommended);
@@ -209,14 +195,14 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let key_file = args.key_file.clone().or_else(|| Some(PathBuf::from(&set.key_file)).filter(|f| *f != Path::new("")));
     let ours = || open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY));
     let key_file = key_file.or_else(ours);
-    let model = Model::of(context)?;
-    let name = open::checkpoint(context, &model.options.model)?.name().to_owned();
+    let options = open::engine_options(context)?;
+    let name = open::checkpoint(context, &options.model)?.name().to_owned();
     let key = key_file.as_deref().map(key_in).transpose()?;
     let listener = TcpListener::bind(addresses.as_slice())
         .map_err(|e| Failure::new(Exit::Failure, format!("{listen}: {e}")).hint("Another port: --listen ADDR:PORT"))?;
     let address = listener.local_addr()?;
     let shown = key.as_ref().map(|(key, _)| key.clone());
-    let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
+    let serving = Serving::begin(context, options, listener, shown, !args.no_save)?;
     watch_signals(serving.stop(), serving.multiplexer.clone())?;
     let key = key.zip(key_file).map_or("No key is needed.".to_owned(), |((_, made), file)| {
         format!("The key is in {}{}.", file.display(), if made { " (made just now)" } else { "" })

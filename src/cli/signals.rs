@@ -20,17 +20,6 @@ use crate::core::plain_words;
 use crate::core::sanitize::Clean;
 use crate::engine::protocol::Command;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outside {
-    /// SIGTERM: end within five seconds, exit code 143.
-    Terminate,
-    /// SIGHUP or the terminal is gone: end within two seconds, exit code 129.
-    Hangup,
-    Interrupt,
-    Suspend,
-    Continue,
-}
-
 /// Without those that the parent had this program ignore: after `nohup` a hang-up ends nothing, after `trap '' INT` an interrupt.
 pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
     let ignored = |signal: i32| action(signal, None).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN);
@@ -110,17 +99,15 @@ pub(super) fn park_at_signal(engine: Sender<Command>) -> io::Result<()> {
     listen("park", &[SIGUSR1], move |_| engine.send(Command::Park).is_ok())
 }
 
-pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
-    listen("signals", &[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT], move |signal| {
-        let event = match signal {
-            SIGTERM => Outside::Terminate,
-            SIGHUP => Outside::Hangup,
-            SIGINT => Outside::Interrupt,
-            SIGTSTP => Outside::Suspend,
-            _ => Outside::Continue,
-        };
-        to.send(event).is_ok()
-    })
+/// Signals of a chat. A terminal that is gone counts as SIGHUP.
+pub fn watch_signals(to: Sender<i32>) -> io::Result<()> {
+    listen("signals", &[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT], move |signal| to.send(signal).is_ok())
+}
+
+/// How and by when a chat ends that has received a signal.
+pub(super) fn ends(signal: i32) -> (Exit, Instant) {
+    let grace = if signal == SIGHUP { HANGUP_GRACE / 2 } else { STOP_GRACE };
+    (Exit::by_signal(signal), Instant::now() + grace)
 }
 
 /// Signals of a command without a screen. The first asks it to stop and is remembered. If it has not ended a few
@@ -174,7 +161,7 @@ fn end_now(signal: i32) {
     std::process::exit(Exit::by_signal(signal).into());
 }
 
-pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
+pub fn watch_terminal(to: Sender<i32>) -> io::Result<()> {
     let guard = std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
         wait_for_hangup();
         // The reading end of a pipe takes the place of standard input; its writing end stays open and silent.
@@ -182,7 +169,7 @@ pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
             let _ = rustix::stdio::dup2_stdin(&read);
             std::mem::forget((read, write));
         }
-        let _ = to.send(Outside::Hangup);
+        let _ = to.send(SIGHUP);
         std::thread::sleep(HANGUP_GRACE);
         // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
         std::process::exit(Exit::HANGUP.into());

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::backend::draft::DraftOps;
 use crate::cli::args::{DraftCommand, TuningArgs};
-use crate::cli::devices::{self, Chosen, Opened};
+use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::{bytes, counted};
 use crate::engine::open_head;
@@ -31,25 +31,19 @@ const QUESTIONS: [&str; 4] = [
     "List the names and numbers in this text.",
     "What is said first, and what last?",
 ];
-/// A shorter sample has no room for a piece and an answer.
-const SHORTEST: usize = 64;
 const SMALL_PIECE: usize = 64;
 
 pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
     let DraftCommand::Capture { docs, out, length } = action;
-    if *length < SHORTEST {
-        return Err(Failure::usage(format!("--length must be at least {SHORTEST}")));
-    }
     let documents = open::documents(context, docs)?;
     make_folder(out)?;
-    let Chosen { name, note } = open::model(context)?;
-    note.iter().for_each(|note| context.note(note));
+    let (name, checkpoint) = open::measured(context)?;
     let (text, stop) = open::text(&name)?;
-    let job = Job { context, text, stop, out, length: *length, documents };
+    let job = Job { context, checkpoint, text, stop, out, length: *length, documents };
     match devices::open(&context.config().model, &TuningArgs::default(), false)? {
-        Opened::Cpu(cpu, _) => job.run(*cpu, &name),
+        Opened::Cpu(cpu, _) => job.run(*cpu),
         #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => job.run(*cuda, &name),
+        Opened::Cuda(cuda) => job.run(*cuda),
     }
 }
 
@@ -73,6 +67,7 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
 
 struct Job<'a> {
     context: &'a Context,
+    checkpoint: Checkpoint,
     text: TextModel,
     stop: Vec<Token>,
     out: &'a Path,
@@ -81,11 +76,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run<B: DraftOps>(&self, mut b: B, name: &str) -> Result<Exit, Failure> {
-        let begun = Instant::now();
-        let checkpoint = Checkpoint::open(name)?;
-        let model = Model::load(&mut b, &checkpoint, |_| {})?;
-        let head = open_head(&mut b, &model, &checkpoint, &open::draft(self.context)?);
+    fn run<B: DraftOps>(&self, mut b: B) -> Result<Exit, Failure> {
+        let (begun, checkpoint) = (Instant::now(), &self.checkpoint);
+        let model = Model::load(&mut b, checkpoint, |_| {})?;
+        let head = open_head(&mut b, &model, checkpoint, &open::draft(self.context)?);
         let layers = match head.map_err(|e| Failure::new(Exit::NoModel, e.to_string()))? {
             Some(head) => head.aux_layers().to_vec(),
             None => DraftConfig::default_aux_layers(model.spec().mixers.len()),

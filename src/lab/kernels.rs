@@ -3,7 +3,6 @@
 //! code is then 1.
 
 mod cases;
-mod cuts;
 mod fp8;
 mod operations;
 mod rates;
@@ -34,9 +33,6 @@ pub enum Extent {
     Emulated,
     /// All row counts and positions, real head counts.
     Device,
-    /// The same heads with the rows and positions that differ most: for a device restricted to the limits of another
-    /// card. The launches differ, the arithmetic is that of [`Extent::Device`].
-    Limits,
 }
 
 /// Runs the selected checks, or measures the rates. Exit code 1 for a miss.
@@ -56,11 +52,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    let extent = match (device.info().emulated, args.tuning.limits) {
-        (true, _) => Extent::Emulated,
-        (_, Some(_)) => Extent::Limits,
-        (_, None) => Extent::Device,
-    };
+    let extent = if device.info().emulated { Extent::Emulated } else { Extent::Device };
     if args.kernels {
         operations(&mut checks, &mut Cpu::new(), &mut device, extent);
         drop(device);

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
 //! | `golden` | `doctor --fixtures DIR`: golden data |
-//! | `bench` | `bench`: prefill, decode, verify, speculation |
+//! | `bench` | `bench`: prefill, decode, verify, sequences |
 //! | `concurrent` | `bench beside`: forks, chat during a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
 //! | `library` | `bench library`: `/ask-all`, `/when` |

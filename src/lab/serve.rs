@@ -11,7 +11,7 @@ use ureq::Agent;
 use super::clients::{EngineClient, failed, greedy};
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
-use crate::cli::serve_cmd::{Model, Serving};
+use crate::cli::serve_cmd::Serving;
 use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
 use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
@@ -134,7 +134,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
 fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
-    let serving = Serving::begin(context, Model::of(context)?, listener, None, true)?;
+    let serving = Serving::begin(context, open::engine_options(context)?, listener, None, true)?;
     let stop = serving.stop();
     let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
     let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
@@ -153,7 +153,6 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
 struct Server {
     agent: Agent,
     url: String,
-    model: String,
 }
 
 impl Server {
@@ -167,12 +166,7 @@ impl Server {
             }
             std::thread::sleep(POLL);
         }
-        let mut list = agent.get(format!("{url}/v1/models")).call().map_err(failed)?;
-        let list = list.body_mut().read_to_string().map_err(failed)?;
-        let list: Value = serde_json::from_str(&list).map_err(failed)?;
-        let name = list.pointer("/data/0/id").and_then(Value::as_str);
-        let model = name.ok_or_else(|| failed("the server lists no model"))?.to_owned();
-        Ok(Server { agent, url, model })
+        Ok(Server { agent, url })
     }
 
     /// All clients of a load at once, a thread for each.
@@ -201,7 +195,7 @@ impl Server {
 
     fn ask(&self, prompt: &str, tokens: u64) -> Result<(Answer, String), Failure> {
         let body = json!({
-            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
+            "model": "default", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "seed": 1,
             "stream": true, "stream_options": { "include_usage": true },
         });
         let begun = Instant::now();

@@ -1,13 +1,9 @@
 //! A model on one device with one sequence and no engine: for `bench`, `eval`, kernel checks and golden data.
 
-use std::time::Instant;
-
 use crate::backend::TopLogits;
-use crate::backend::draft::DraftOps;
 use crate::backend::prelude::*;
 use crate::core::spec::DenseRule;
-use crate::engine::protocol::{CheckpointImage, Generate, Precision, StateImage, Token};
-use crate::engine::speculate::{DecodeError, Decoder};
+use crate::engine::protocol::{CheckpointImage, Precision, StateImage, Token};
 use crate::model::score::Watch;
 use crate::model::{Checkpoint, Live, Model, Result};
 
@@ -18,9 +14,6 @@ pub struct Subject<'a, B: Backend> {
     /// Of the weights' products in prefill.
     pub prefill: Precision,
 }
-
-/// A round of a decoder: its tokens, and the seconds it took.
-pub type Round = (Vec<Token>, f64);
 
 impl<'a, B: Backend> Subject<'a, B> {
     pub fn open(b: &'a mut B, checkpoint: &Checkpoint, limit: usize) -> Result<Self> {
@@ -102,22 +95,5 @@ impl<'a, B: Backend> Subject<'a, B> {
 
     pub fn restore(&mut self, state: &StateImage) -> Result<()> {
         self.live.restore(self.b, 0, std::slice::from_ref(&state.rows), state.end.as_ref())
-    }
-}
-
-impl<B: DraftOps> Subject<'_, B> {
-    /// All rounds of an answer; the first one has the token that the last prefill leads to.
-    pub fn generate(&mut self, decoder: &mut Decoder<B>, generate: &Generate) -> Result<Vec<Round>, DecodeError> {
-        let mut rounds = Vec::new();
-        let mut begun = Instant::now();
-        let mut round = decoder.begin(self.b, &self.model, &mut self.live, generate)?;
-        loop {
-            rounds.push((round.tokens, begun.elapsed().as_secs_f64()));
-            if round.ended.is_some() {
-                return Ok(rounds);
-            }
-            begun = Instant::now();
-            round = decoder.round(self.b, &self.model, &mut self.live)?;
-        }
     }
 }

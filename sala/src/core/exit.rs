@@ -24,7 +24,6 @@ pub enum Exit {
 const SIGNAL: u8 = 128;
 const HANGUP: u8 = 1;
 const INTERRUPT: u8 = 2;
-const TERMINATE: u8 = 15;
 
 impl Exit {
     pub const ALL: [Exit; 11] = [
@@ -42,7 +41,6 @@ impl Exit {
     ];
     /// The terminal is gone.
     pub const HANGUP: Exit = Exit::Signal(HANGUP);
-    pub const TERMINATED: Exit = Exit::Signal(TERMINATE);
 
     pub fn by_signal(signal: i32) -> Exit {
         Exit::from(i32::from(SIGNAL).saturating_add(signal))
@@ -103,13 +101,13 @@ mod tests {
 
     #[test]
     fn codes_survive_a_wire_and_unknown_ones_are_failures() {
-        for exit in Exit::ALL.into_iter().chain([Exit::HANGUP, Exit::TERMINATED]) {
+        for exit in Exit::ALL.into_iter().chain([Exit::HANGUP, Exit::Signal(15)]) {
             let json = serde_json::to_string(&exit).unwrap();
             assert_eq!(json, exit.code().to_string());
             assert_eq!(serde_json::from_str::<Exit>(&json).unwrap(), exit);
         }
-        assert_eq!([1, 2, 15].map(Exit::by_signal), [Exit::HANGUP, Exit::Stopped, Exit::TERMINATED]);
-        assert_eq!([Exit::HANGUP, Exit::Stopped, Exit::TERMINATED].map(Exit::code), [129, 130, 143]);
+        assert_eq!([1, 2, 15].map(Exit::by_signal), [Exit::HANGUP, Exit::Stopped, Exit::Signal(15)]);
+        assert_eq!([Exit::HANGUP, Exit::Stopped, Exit::Signal(15)].map(Exit::code), [129, 130, 143]);
         for unknown in ["99", "-1", "128", "256", "2147483647"] {
             assert_eq!(serde_json::from_str::<Exit>(unknown).unwrap(), Exit::Failure, "{unknown}");
         }

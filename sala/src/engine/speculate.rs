@@ -138,10 +138,6 @@ impl<B: DraftOps> Decoder<B> {
         self.head.as_ref()
     }
 
-    pub fn into_head(self) -> Option<DraftHead<B>> {
-        self.head
-    }
-
     /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose the drafts.
     pub fn set_finder(&mut self, finder: Finder) {
         self.now.finder = Some(finder);

@@ -73,12 +73,6 @@ pub struct BenchArgs {
     /// Leave out saving and restoring
     #[arg(long)]
     pub no_save: bool,
-    /// Measure rounds with a draft head too
-    #[arg(long)]
-    pub draft_round: bool,
-    /// Measure speculation with drafts that are all wrong, and all right
-    #[arg(long)]
-    pub speculation: bool,
     /// Measure these numbers of parallel sequences, 1 to 16; for serve, of clients: 1,8 if not given
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_VERIFY_ROWS), allow_negative_numbers = true)]
     pub sequences: Vec<usize>,
@@ -208,7 +202,8 @@ pub enum DraftCommand {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: PathBuf,
         /// Longest sample in tokens
-        #[arg(long, value_name = "N", default_value_t = 2048)]
+        // A shorter one has no room for a piece and an answer.
+        #[arg(long, value_name = "N", default_value_t = 2048, value_parser = whole(64..=MAX_POSITIONS), allow_negative_numbers = true)]
         length: usize,
     },
 }

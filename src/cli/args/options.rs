@@ -4,19 +4,13 @@ use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::config::commands::help::sentence;
 use crate::config::settings::table::{ROWS, find};
 use crate::config::settings::{Flag, Kind, Row, Value};
 
 pub type Given = (&'static str, Value);
-
-/// Settings given as options, of those that go with every command or, with `SCREEN`, only with a chat on a screen.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SettingArgs<const SCREEN: bool> {
-    pub given: Vec<Given>,
-}
 
 fn long(flag: &Flag) -> &'static str {
     match flag {
@@ -97,35 +91,18 @@ impl RowParser {
     }
 }
 
-impl<const SCREEN: bool> Args for SettingArgs<SCREEN> {
-    fn augment_args(command: Command) -> Command {
-        flags(SCREEN).fold(command, |command, (row, flag)| command.arg(arg(row, flag)))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
+/// Adds the options of a chat on a screen, or those of every command.
+pub(super) fn add(command: Command, screen: bool) -> Command {
+    flags(screen).fold(command, |command, (row, flag)| command.arg(arg(row, flag)))
 }
 
-impl<const SCREEN: bool> FromArgMatches for SettingArgs<SCREEN> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut args = SettingArgs::default();
-        args.update_from_arg_matches(matches)?;
-        Ok(args)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for (row, flag) in flags(SCREEN) {
-            let given = match flag {
-                Flag::Takes(long, _) => matches.get_one::<Given>(long).cloned(),
-                Flag::Means(long, value, _) => match matches.get_flag(long) {
-                    // A test walks the values of the table.
-                    true => row.kind.parse(value).ok().map(|value| (row.name, value)),
-                    false => None,
-                },
-            };
-            self.given.extend(given);
-        }
-        Ok(())
-    }
+/// The settings that were given as options, those of the screen last.
+pub(super) fn given(matches: &ArgMatches) -> Vec<Given> {
+    let given = |(row, flag): (&'static Row, &'static Flag)| match flag {
+        Flag::Takes(long, _) => matches.get_one::<Given>(long).cloned(),
+        // A test walks the values of the table.
+        Flag::Means(long, value, _) if matches.get_flag(long) => Some((row.name, row.kind.parse(value).ok()?)),
+        Flag::Means(..) => None,
+    };
+    flags(false).chain(flags(true)).filter_map(given).collect()
 }

@@ -4,8 +4,14 @@ fn parse(line: &str) -> Cli {
     Cli::read(format!("sala-chat {line}").split_whitespace().map(OsString::from)).unwrap()
 }
 
-fn task(line: &str) -> Task {
-    parse(line).task(false).unwrap()
+fn checked(line: &str) -> Cli {
+    let mut cli = parse(line);
+    cli.check(false).unwrap();
+    cli
+}
+
+fn command_of(line: &str) -> Command {
+    checked(line).command.unwrap()
 }
 
 #[test]
@@ -19,32 +25,36 @@ fn the_help_names_every_exit_code() {
 
 #[test]
 fn the_definition_is_consistent() {
-    use clap::CommandFactory;
-    Cli::command().debug_assert();
+    definition().debug_assert();
     command().debug_assert();
 }
 
 #[test]
 fn questions_and_chats_are_distinct() {
-    let Task::Ask(ask) = task("-p hello -f a.txt -f b.txt -r war --no-save --json") else { panic!() };
-    assert_eq!((ask.prompt.as_str(), ask.files.len(), ask.save, ask.format), ("hello", 2, false, Format::Json));
-    assert_eq!(ask.session, SessionChoice::Named("war".into()));
-    let Task::Chat(chat) = task("notes.txt -r") else { panic!() };
-    assert_eq!((chat.paths, chat.session), (vec!["notes.txt".to_owned()], SessionChoice::Pick));
-    let Task::Chat(chat) = parse("").task(true).unwrap() else { panic!() };
-    assert_eq!(chat.session, SessionChoice::Last);
-    let Task::Chat(chat) = task("-c --plain") else { panic!() };
-    assert!(chat.session == SessionChoice::Last && chat.plain);
-    let Task::Chat(chat) = parse("--new").task(true).unwrap() else { panic!() };
-    assert!(chat.session == SessionChoice::New && !chat.offers);
-    let offers = ["", "--plain", "notes.txt"].map(|line| matches!(task(line), Task::Chat(chat) if chat.offers));
-    assert_eq!(offers, [true, true, false]);
-    assert!(parse("-p hi -r").task(false).is_err());
-    let hint = |line: &str| parse(line).task(false).unwrap_err().hint.unwrap();
+    let ask = checked("-p hello -f a.txt -f b.txt -r war --no-save --json");
+    let (global, ask) = (ask.global, ask.chat);
+    assert_eq!((ask.prompt.as_deref(), ask.paths.len(), ask.no_save), (Some("hello"), 2, true));
+    assert_eq!((ask.format(global.json), ask.session()), (Format::Json, SessionChoice::Named("war".into())));
+    let chat = checked("notes.txt -r").chat;
+    assert_eq!((chat.paths.as_slice(), chat.session()), (&["notes.txt".to_owned()][..], SessionChoice::Pick));
+    let resuming = |line: &str| {
+        let mut cli = parse(line);
+        cli.check(true).unwrap();
+        cli.chat
+    };
+    assert_eq!(resuming("").session(), SessionChoice::Last);
+    let chat = checked("-c --plain").chat;
+    assert!(chat.session() == SessionChoice::Last && chat.plain && chat.prompt.is_none());
+    let chat = resuming("--new");
+    assert!(chat.session() == SessionChoice::New && !chat.offers());
+    assert_eq!(["", "--plain", "notes.txt"].map(|line| checked(line).chat.offers()), [true, true, false]);
+    assert!(parse("-p hi -r").check(false).is_err());
+    let hint = |line: &str| parse(line).check(false).unwrap_err().hint.unwrap();
     assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));
     assert_eq!(hint("serach --json"), "Did you mean: sala-chat search");
-    assert!(Cli::try_parse_from(["sala-chat", "-c", "-r", "x"]).is_err());
-    assert!(Cli::try_parse_from(["sala-chat", "--jsonl"]).is_err());
+    for line in ["sala-chat -c -r x", "sala-chat --jsonl"] {
+        assert!(Cli::read(line.split(' ').map(OsString::from)).is_err(), "{line}");
+    }
 }
 
 #[test]
@@ -54,19 +64,19 @@ fn options_before_and_after_a_command_are_the_same() {
     {
         let cli = parse(line);
         assert!(cli.global.json && cli.global.data_dir == Some("/d".into()));
-        assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true, .. }))));
+        assert!(matches!(command_of(line), Command::Ls(LsArgs { sizes: true, .. })));
     }
-    let Task::Command(Command::Bench(bench)) = task("bench --context 1,2 --decode 9") else { panic!() };
+    let Command::Bench(bench) = command_of("bench --context 1,2 --decode 9") else { panic!() };
     assert_eq!((bench.what, bench.context, bench.decode), (BenchWhat::Model, vec![1, 2], 9));
-    let Task::Command(Command::Bench(bench)) = task("bench sessions") else { panic!() };
+    let Command::Bench(bench) = command_of("bench sessions") else { panic!() };
     assert_eq!(bench.what, BenchWhat::Sessions);
-    assert!(matches!(task("doctor --fixtures x --device cpu"), Task::Command(Command::Doctor(_))));
+    assert!(matches!(command_of("doctor --fixtures x --device cpu"), Command::Doctor(_)));
 }
 
 #[test]
 fn options_become_settings() {
     let cli = parse("--demo --spec 5 --temp 0 --seed 3 --think hide --ctx 4096 --ascii");
-    let names: Vec<&str> = cli.overrides().into_iter().map(|(k, _)| k).collect();
+    let names: Vec<&str> = cli.settings.into_iter().map(|(k, _)| k).collect();
     assert_eq!(
         names,
         [
@@ -84,8 +94,7 @@ fn options_become_settings() {
 #[test]
 fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() {
     use crate::config::settings::{Flag, Kind, table::ROWS};
-    let try_parse =
-        |arguments: &[&str]| Cli::try_parse_from(std::iter::once("sala-chat").chain(arguments.iter().copied()));
+    let try_parse = |arguments: &[&str]| Cli::read(std::iter::once(&"sala-chat").chain(arguments).map(OsString::from));
     for row in ROWS {
         for flag in row.flags {
             match flag {
@@ -99,7 +108,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                         Kind::Text(_) | Kind::List(_) | Kind::Named(..) => String::new(),
                     };
                     let option = format!("--{long}");
-                    let given = try_parse(&[&option, &default]).unwrap().overrides();
+                    let given = try_parse(&[&option, &default]).unwrap().settings;
                     assert_eq!(given, [(row.name, row.kind.default())]);
                     if !matches!(row.kind, Kind::Text(_) | Kind::List(_)) {
                         let error = try_parse(&[&option, &bad]).unwrap_err();
@@ -108,7 +117,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                     }
                 }
                 Flag::Means(long, value, _) => {
-                    let given = try_parse(&[&format!("--{long}")]).unwrap().overrides();
+                    let given = try_parse(&[&format!("--{long}")]).unwrap().settings;
                     assert_eq!(given, [(row.name, row.kind.parse(value).unwrap())]);
                 }
             }
@@ -116,7 +125,7 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
         for (word, name, value) in row.detours {
             let meant = crate::config::settings::table::find(name).unwrap();
             let Some(Flag::Takes(long, _)) = row.flags.first() else { panic!() };
-            let given = try_parse(&[&format!("--{long}"), word]).unwrap().overrides();
+            let given = try_parse(&[&format!("--{long}"), word]).unwrap().settings;
             assert_eq!(given, [(meant.name, meant.kind.parse(value).unwrap())]);
         }
     }

@@ -1,40 +1,28 @@
 //! The hub over HTTP: huggingface.co, or the mirror that `HF_ENDPOINT` names.
 //!
-//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token is sent to the hub itself only.
+//! No length from a server sizes a buffer, a connection that stalls is given up, and the token is sent to the hub itself only.
 
 use std::fs;
 use std::io::Read;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hf_hub::{Repo, RepoType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use serde_json::Value;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{HubError, HubFile, LEAST_BYTES, Snapshot, clean, is_commit, wanted};
+use super::{HubError, HubFile, Snapshot, clean, is_commit, wanted};
 
 const LISTING_BYTES: u64 = 32 << 20;
 
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Patience {
-    pub(in crate::cli) connect: Duration,
-    pub(in crate::cli) stall: Duration,
-    /// A body brings at least `least_bytes` in this time.
-    pub(in crate::cli) slow: Duration,
-    pub(in crate::cli) least_bytes: u64,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Patience { connect: seconds(20), stall: seconds(30), slow: seconds(60), least_bytes: LEAST_BYTES }
-    }
-}
+const CONNECT: Duration = Duration::from_secs(20);
+/// The longest silence.
+pub(super) const STALL: Duration = Duration::from_secs(30);
 
 fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
@@ -69,53 +57,25 @@ pub(in crate::cli) fn is_id(repo: &str) -> bool {
     repo.split('/').count() == 2 && repo.split('/').all(part)
 }
 
-#[derive(Deserialize)]
-struct Info {
-    sha: Option<String>,
-    #[serde(rename = "cardData")]
-    card: Option<serde_json::Value>,
-    #[serde(default)]
-    siblings: Vec<Sibling>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Sibling {
-    rfilename: String,
-    #[serde(default)]
-    size: u64,
-    #[serde(default)]
-    blob_id: String,
-    lfs: Option<Large>,
-}
-
-#[derive(Deserialize)]
-struct Large {
-    #[serde(alias = "oid")]
-    sha256: String,
-    size: Option<u64>,
-}
-
 pub(in crate::cli) struct Hub {
     agent: Agent,
     endpoint: String,
     token: Option<String>,
     repo: String,
-    patience: Patience,
 }
 
 impl Hub {
     /// On the hub that `HF_ENDPOINT` names, else on huggingface.co.
     pub(in crate::cli) fn open(repo: &str) -> Result<Hub, HubError> {
         let endpoint = variable("HF_ENDPOINT").and_then(|v| v.into_string().ok());
-        Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), Patience::default())
+        Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), STALL)
     }
 
     pub(in crate::cli) fn at(
         endpoint: &str,
         repo: &str,
         token: Option<String>,
-        patience: Patience,
+        stall: Duration,
     ) -> Result<Hub, HubError> {
         if !is_id(repo) {
             return Err(HubError::Refused(format!("{} is not a hub id (owner/name)", clean(repo))));
@@ -128,13 +88,13 @@ impl Hub {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .http_status_as_error(false)
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
-            .timeout_connect(Some(patience.connect))
-            .timeout_recv_response(Some(patience.stall))
-            .timeout_per_read(Some(patience.stall))
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(stall))
+            .timeout_per_read(Some(stall))
             .build()
             .into();
         let endpoint = endpoint.trim_end_matches('/').to_owned();
-        Ok(Hub { agent, endpoint, token, repo: repo.to_owned(), patience })
+        Ok(Hub { agent, endpoint, token, repo: repo.to_owned() })
     }
 
     pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
@@ -142,12 +102,13 @@ impl Hub {
         let repo = Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision));
         let mut answer = self.get(&format!("{}/api/{}?blobs=true", self.endpoint, repo.api_url()), None, &what)?;
         let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
-        let info: Info = serde_json::from_slice(&bytes)
+        let info: Value = serde_json::from_slice(&bytes)
             .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
-        let no_commit = || HubError::Refused(format!("{}: the hub names no commit", clean(revision)));
-        let commit = info.sha.filter(|sha| is_commit(sha)).ok_or_else(no_commit)?;
-        let licence = info.card.as_ref().and_then(|c| c.get("license")).and_then(|l| l.as_str()).map(clean);
-        let files: Vec<HubFile> = info.siblings.into_iter().filter(|f| wanted(&f.rfilename)).map(file).collect();
+        let commit = info["sha"].as_str().filter(|sha| is_commit(sha)).map(str::to_owned);
+        let commit =
+            commit.ok_or_else(|| HubError::Refused(format!("{}: the hub names no commit", clean(revision))))?;
+        let licence = info["cardData"]["license"].as_str().map(clean);
+        let files: Vec<HubFile> = info["siblings"].as_array().into_iter().flatten().filter_map(file).collect();
         let proper = |f: &HubFile| matches!(f.blob.len(), 40 | 64) && f.blob.bytes().all(|b| b.is_ascii_hexdigit());
         match files.iter().all(proper) {
             true => Ok(Snapshot { commit, files, licence }),
@@ -175,7 +136,7 @@ impl Hub {
         let url = format!("{}/{}/resolve/{}/{}", self.endpoint, self.repo, encoded(commit), encoded(path));
         let mut left = range.end - range.start;
         let mut body = self.get(&url, Some(range), path)?.into_body().into_reader().take(left);
-        let (mut buffer, mut window, mut new) = (vec![0; 256 << 10], Instant::now(), 0);
+        let mut buffer = vec![0; 256 << 10];
         while left > 0 {
             let failed = |why: String| HubError::Network(format!("{path}: {why}"));
             let read = body.read(&mut buffer).map_err(|e| failed(first_line(&e)))?;
@@ -183,14 +144,7 @@ impl Hub {
                 return Err(failed(format!("the connection ended {left} bytes early")));
             }
             take(buffer.get(..read).unwrap_or_default())?;
-            (left, new) = (left - read as u64, new + read as u64);
-            if window.elapsed() > self.patience.slow {
-                let (least, slow) = (self.patience.least_bytes, self.patience.slow.as_secs_f32());
-                if new < least {
-                    return Err(failed(format!("less than {least} bytes in {slow} s")));
-                }
-                (window, new) = (Instant::now(), 0);
-            }
+            left -= read as u64;
         }
         Ok(())
     }
@@ -236,11 +190,13 @@ impl Hub {
     }
 }
 
-fn file(entry: Sibling) -> HubFile {
-    match entry.lfs {
-        Some(large) => HubFile { path: entry.rfilename, bytes: large.size.unwrap_or(entry.size), blob: large.sha256 },
-        None => HubFile { path: entry.rfilename, bytes: entry.size, blob: entry.blob_id },
-    }
+/// A wanted file of the listing. Large ones have an entry of their own with their hash and size.
+fn file(entry: &Value) -> Option<HubFile> {
+    let path = entry["rfilename"].as_str().filter(|path| wanted(path))?.to_owned();
+    let large = &entry["lfs"];
+    let bytes = large["size"].as_u64().or(entry["size"].as_u64()).unwrap_or(0);
+    let blob = large["sha256"].as_str().or(large["oid"].as_str()).or(entry["blobId"].as_str()).unwrap_or_default();
+    Some(HubFile { path, bytes, blob: blob.to_owned() })
 }
 
 /// For an address; separators stay.

@@ -20,8 +20,6 @@ pub(super) enum Fault {
     Short(usize),
     /// Some bytes, then silence.
     Stall,
-    /// A byte now and then.
-    Drip,
     /// More than the requested range, without end.
     Endless,
     /// A length in the header that no memory holds.
@@ -132,14 +130,6 @@ impl Server {
                 std::thread::sleep(Duration::from_secs(20));
                 Ok(())
             }
-            Some(Fault::Drip) => {
-                part(from, range.len(), b"")?;
-                for byte in range {
-                    stream.write_all(&[*byte])?;
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Ok(())
-            }
             Some(Fault::Endless) => {
                 let head = format!("206 Partial Content\r\nContent-Range: bytes {from}-");
                 write!(stream, "HTTP/1.1 {head}\r\nConnection: close\r\n\r\n")?;
@@ -170,9 +160,7 @@ fn listing(files: &[(&str, Vec<u8>)]) -> serde_json::Value {
 }
 
 pub(super) fn hub(server: &Server) -> Hub {
-    let ms = Duration::from_millis;
-    let patience = Patience { connect: ms(2_000), stall: ms(300), slow: ms(400), least_bytes: 1_000 };
-    Hub::at(&server.endpoint, "o/n", None, patience).unwrap()
+    Hub::at(&server.endpoint, "o/n", None, Duration::from_millis(300)).unwrap()
 }
 
 /// What a download reports, and how long it waits.
@@ -204,7 +192,6 @@ fn every_fault_that_passes_is_outlived() {
         Fault::Short(0),
         Fault::Short(17),
         Fault::Stall,
-        Fault::Drip,
         Fault::Endless,
         Fault::Boast,
         Fault::Elsewhere,
@@ -230,7 +217,7 @@ fn every_fault_that_passes_is_outlived() {
 fn a_torn_connection_in_the_middle_of_the_weights_costs_nothing() {
     let server = serve(50_000);
     // The three settings files are one blob, requested once.
-    server.fail(&[Fault::Short(usize::MAX), Fault::Short(20_000), Fault::Drip]);
+    server.fail(&[Fault::Short(usize::MAX), Fault::Short(20_000), Fault::Stall]);
     let (_dir, done, _) = fetched(&server);
     assert_eq!(std::fs::read(done.unwrap().join("model.safetensors")).unwrap(), server.weights());
     let requests = server.for_weights();
@@ -257,7 +244,7 @@ fn faults_that_do_not_pass_are_one_line_each() {
 fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
     let server = serve(50_000);
     let refusal = |repo: &str, token: Option<&str>| {
-        let hub = Hub::at(&server.endpoint, repo, token.map(str::to_owned), Patience::default()).unwrap();
+        let hub = Hub::at(&server.endpoint, repo, token.map(str::to_owned), STALL).unwrap();
         hub.snapshot("v1").unwrap_err()
     };
     for (repo, token) in [("nobody/n", None), ("nobody/n", Some("t")), ("private/n", None)] {
@@ -288,7 +275,7 @@ fn what_a_hub_says_of_itself_is_not_believed() {
         assert!(error.contains(expected), "{name}: {error}");
     }
     for repo in ["", "a", "a/b/c", "../b", "a/..", "a/b?x=1", "a/b#c", "a b/c"] {
-        assert!(Hub::at("http://127.0.0.1:1", repo, None, Patience::default()).is_err(), "{repo}");
+        assert!(Hub::at("http://127.0.0.1:1", repo, None, STALL).is_err(), "{repo}");
     }
-    assert!(Hub::at("file:///etc", "a/b", None, Patience::default()).is_err());
+    assert!(Hub::at("file:///etc", "a/b", None, STALL).is_err());
 }

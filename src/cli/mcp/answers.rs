@@ -4,7 +4,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::library::Found;
-use crate::cli::ask_all;
+use crate::cli::library_cmd::answers_object;
 use crate::cli::oneshot::{looked_at, reason};
 use crate::core::transcript::{Finish, Match, Message, Role};
 use crate::runtime::protocol::SearchRow;
@@ -96,7 +96,7 @@ pub(super) fn answers(notices: &[Notice]) -> Answered {
     let answers =
         notices.iter().find_map(|notice| if let Notice::FanOut(answers) = notice { Some(answers) } else { None });
     let answers = answers.ok_or("No document answered.")?;
-    Ok(result(sentences(answers).join("\n"), ask_all::object(answers)))
+    Ok(result(sentences(answers).join("\n"), answers_object(answers)))
 }
 
 /// The answer of `when`: the lines from which on each answer holds.

@@ -14,10 +14,10 @@ use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use serde::Deserialize;
 
+use super::Roots;
 use super::answers::{self, Answered};
 use super::library::Library;
-use super::roots::Roots;
-use super::worker::{Progress, Worker};
+use super::worker::Worker;
 use crate::core::counted;
 use crate::runtime::protocol::{LibraryAction, Notice, Request};
 
@@ -113,14 +113,15 @@ impl Tools {
         let (_held, given_up) = crossbeam_channel::bounded(0);
         let worker = Arc::clone(&self.worker);
         let mut reply = tokio::task::spawn_blocking(move || worker.call(request, &progress, given_up));
-        let token = context.meta.get_progress_token();
+        let (token, mut steps) = (context.meta.get_progress_token(), 0.0);
         loop {
             tokio::select! {
                 biased;
                 () = context.ct.cancelled() => return Err("cancelled".to_owned()),
-                Some(Progress { done, total, what }) = updates.recv() => if let Some(token) = token.clone() {
-                    let mut progress = ProgressNotificationParam::new(token, done).with_message(what);
-                    progress.total = total;
+                Some(what) = updates.recv() => if let Some(token) = token.clone() {
+                    // The protocol demands that it only grows: it counts the messages.
+                    steps += 1.0;
+                    let progress = ProgressNotificationParam::new(token, steps).with_message(what);
                     // A client that is gone cancels the call too.
                     let _ = context.peer.notify_progress(progress).await;
                 },

@@ -7,19 +7,13 @@ use crossbeam_channel::{Receiver, TryRecvError, never, select};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cli::Failure;
-use crate::cli::notices::not_saved;
 use crate::cli::open::Opened;
-use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Notice, Request};
 
 const ENDED: &str = "The program that runs the model has ended.";
 
-/// Work done and its amount, if that is known: tokens read, or documents answered.
-pub(super) struct Progress {
-    pub(super) done: f64,
-    pub(super) total: Option<f64>,
-    pub(super) what: String,
-}
+/// `9 of 40 tokens read`, or what the model waits for.
+pub(super) type Progress = String;
 
 pub(in crate::cli) struct Worker {
     open: Box<dyn Fn() -> Result<Opened, Failure> + Send + Sync>,
@@ -53,7 +47,7 @@ impl Worker {
             }
             // The next call opens another one.
             Err(over) => {
-                let _ = ready.close();
+                let _ = ready.opened.close();
                 Err(over)
             }
         }
@@ -62,7 +56,7 @@ impl Worker {
     /// Ends the runtime; an error reports text that could not be saved.
     pub(in crate::cli) fn close(&self) -> Result<(), Failure> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        running.map_or(Ok(()), Running::close)
+        running.map_or(Ok(()), |running| running.opened.close())
     }
 }
 
@@ -87,7 +81,8 @@ impl Running {
     ) -> Result<Result<Vec<Notice>, String>, String> {
         let notices = self.opened.runtime.notices.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
-        let mut counter = Counter { to: progress, before: 0.0, last: 0.0 };
+        // The receiver may have been dropped; that is fine.
+        let report = |what: Progress| drop(progress.send(what));
         self.send(request);
         loop {
             select! {
@@ -95,10 +90,11 @@ impl Running {
                     Ok(Notice::Acknowledged(count)) if count >= self.sent => break,
                     Ok(Notice::Fatal { error, .. }) => failed = Some(error),
                     Ok(Notice::Bye { .. }) | Err(_) => return Err(failed.unwrap_or_else(|| ENDED.to_owned())),
-                    Ok(Notice::Activity(activity)) => counter.activity(&activity),
+                    Ok(Notice::Activity(Activity::Starting { what })) => report(what),
+                    Ok(Notice::Activity(Activity::Reading(p))) => report(format!("{} of {} tokens read", p.done, p.total)),
                     Ok(Notice::FanOut(answers)) => {
                         let answered = answers.rows.iter().filter(|r| r.finish.is_some() || r.failed.is_some()).count();
-                        counter.count(answered as f64, answers.rows.len() as f64, "documents answered");
+                        report(format!("{answered} of {} documents answered", answers.rows.len()));
                         collected.extend(answers.over.then_some(Notice::FanOut(answers)));
                     }
                     Ok(notice @ (Notice::Finished(_) | Notice::Page { .. } | Notice::Note(..))) => collected.push(notice),
@@ -111,55 +107,5 @@ impl Running {
             }
         }
         Ok(failed.map_or(Ok(collected), Err))
-    }
-
-    fn close(mut self) -> Result<(), Failure> {
-        self.send(Request::Quit);
-        let unsaved = self.opened.runtime.notices.iter().find_map(|notice| match notice {
-            Notice::Bye { unsaved, .. } => Some(unsaved),
-            _ => None,
-        });
-        match (self.opened.ended(), unsaved.flatten()) {
-            (false, _) => Err(Failure::new(Exit::Failure, "the runtime ended unexpectedly")),
-            (true, Some(unsaved)) => Err(not_saved(&unsaved)),
-            (true, None) => Ok(()),
-        }
-    }
-}
-
-/// Progress that only grows, as the protocol demands: each document is counted from zero.
-struct Counter<'a> {
-    to: &'a UnboundedSender<Progress>,
-    before: f64,
-    last: f64,
-}
-
-impl Counter<'_> {
-    fn activity(&mut self, activity: &Activity) {
-        match activity {
-            Activity::Reading(p) => self.count(p.done as f64, p.total as f64, "tokens read"),
-            // A loading model counts as less than a token.
-            Activity::Starting { what } if self.last < 0.9 => {
-                self.last += 1e-3;
-                self.report(self.last, None, what.clone());
-            }
-            _ => {}
-        }
-    }
-
-    fn count(&mut self, done: f64, total: f64, what: &str) {
-        if self.before + done < self.last.floor() {
-            self.before = self.last;
-        }
-        let (now, total) = (self.before + done, self.before + total);
-        if now > self.last {
-            self.last = now;
-            self.report(now, Some(total), format!("{now} of {total} {what}"));
-        }
-    }
-
-    fn report(&self, done: f64, total: Option<f64>, what: String) {
-        // The receiver may have been dropped; that is fine.
-        let _ = self.to.send(Progress { done, total, what });
     }
 }

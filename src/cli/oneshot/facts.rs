@@ -139,8 +139,8 @@ impl Run {
             "prefilled_tokens": prefilled,
             "completion_tokens": answer.meta.completion_tokens + parallel,
         });
-        if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
-            usage.insert("estimated".to_owned(), json!(true));
+        if self.meters.estimated {
+            usage["estimated"] = true.into();
         }
         usage
     }
@@ -179,12 +179,12 @@ impl Run {
             "timing": self.timing(answer),
             "speculation": self.meters.spec,
         });
-        if let Some(object) = object.as_object_mut() {
-            // Only if the model runs in another process.
-            self.model.host.iter().for_each(|host| drop(object.insert("host".into(), host.as_str().into())));
-            if several {
-                object.insert("answers".into(), self.several());
-            }
+        // Only if the model runs in another process.
+        if let Some(host) = &self.model.host {
+            object["host"] = host.as_str().into();
+        }
+        if several {
+            object["answers"] = self.several();
         }
         object
     }

@@ -72,13 +72,15 @@ pub(in crate::cli) fn library_names(context: &Context) -> Vec<String> {
 
 /// The store of the server's requests: separate from the conversations, with its own limits.
 pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
-    let (folder, limits) = requests_to_write(context)?;
+    let (folder, limits) = requests(context);
     Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
 }
 
 /// The same for a server, as a cache: a damaged store is moved aside, and if that fails nothing is kept.
 pub fn store_of_requests_or_new(context: &Context) -> Result<(Arc<Store>, Option<Scratch>), Failure> {
-    let (folder, limits) = requests_to_write(context)?;
+    let data = &context.dirs.data;
+    dirs::make_private(data).map_err(|source| StoreError::NoFolder { path: data.clone(), source })?;
+    let (folder, limits) = requests(context);
     match crate::server::open_cache(&folder, &limits) {
         Ok((store, moved)) => {
             if let Some(moved) = moved {
@@ -102,12 +104,6 @@ pub(in crate::cli) fn folder_of_requests(context: &Context) -> Option<PathBuf> {
 fn requests(context: &Context) -> (PathBuf, Limits) {
     let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
     (context.dirs.data.join(places::REQUESTS), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
-}
-
-fn requests_to_write(context: &Context) -> Result<(PathBuf, Limits), Failure> {
-    let data = &context.dirs.data;
-    dirs::make_private(data).map_err(|source| StoreError::NoFolder { path: data.clone(), source })?;
-    Ok(requests(context))
 }
 
 fn say_notes(context: &Context, store: &Store) {

@@ -4,11 +4,12 @@ use std::io::{self, BufRead, IsTerminal, Read};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
+use signal_hook::consts::{SIGCONT, SIGINT, SIGTSTP};
 
 use super::super::columns::when;
 use super::super::failure::RUNTIME_ENDED;
 use super::super::run::RuntimeHandle;
-use super::super::signals::{Outside, suspend, watch_signals};
+use super::super::signals::{ends, suspend, watch_signals};
 use super::super::{config_cmd, out};
 use super::{Out, Plain};
 use crate::core::sanitize::{Clean, command_word};
@@ -63,33 +64,30 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
     })))
 }
 
-/// Runs line mode until it ends. `quiet` prints answers only.
+/// Runs line mode until it ends.
 pub fn run(
     ui: &UiConfig,
-    quiet: bool,
     runtime: RuntimeHandle,
     lines: &Lines,
     tour: Option<Tour>,
 ) -> io::Result<(Exit, Option<Tour>)> {
-    let (outside_to, outside) = unbounded();
-    watch_signals(outside_to)?;
+    let (signals_to, signals) = unbounded();
+    watch_signals(signals_to)?;
     let watched = io::stdin().is_terminal();
     let mut plain = Plain {
         sent: ui.sent_before,
         settings: ui.settings.clone(),
         looks_hidden: !ui.ui.look,
-        answers_only: quiet,
         toured: tour.is_some(),
         tour,
         ..Plain::new(ui.home.clone(), watched)
     };
-    if let Some(row) = ui.offer.as_ref().filter(|_| watched && !quiet) {
+    if let Some(row) = ui.offer.as_ref().filter(|_| watched) {
         let (name, title) = (command_word(&row.name), row.heading());
         let (changed, tokens) = (when(row.updated_ms), counted(row.tokens, "token"));
         out::line(&Clean::line(&format!("/resume {name} continues \"{title}\" ({changed}, {tokens}).")))?;
     }
     let mut dying: Option<(Exit, Instant)> = None;
-    let dies = |exit, seconds| Some((exit, Instant::now() + Duration::from_secs(seconds)));
     let mut input = lines.0.clone();
     loop {
         let timeout = match dying {
@@ -107,18 +105,16 @@ pub fn run(
                 Ok(notice) => plain.notice(notice),
                 Err(_) => vec![Out::Line(format!("sala-chat: {RUNTIME_ENDED}")), Out::Exit(Exit::Failure)],
             },
-            recv(outside) -> what => match what {
-                Ok(Outside::Terminate) => { dying = dies(Exit::TERMINATED, 5); vec![Out::Send(Request::Quit)] }
-                Ok(Outside::Hangup) => { dying = dies(Exit::HANGUP, 1); vec![Out::Send(Request::Quit)] }
+            recv(signals) -> signal => match signal {
                 // From a terminal it is Ctrl-C, a key with a meaning; otherwise it ends the program.
-                Ok(Outside::Interrupt) if !watched => { dying = dies(Exit::Stopped, 5); vec![Out::Send(Request::Quit)] }
-                Ok(Outside::Interrupt) => plain.interrupt(),
-                Ok(Outside::Suspend) => {
+                Ok(SIGINT) if watched => plain.interrupt(),
+                Ok(SIGTSTP) => {
                     let suspended = suspend();
                     plain.resumed();
-                    suspended.err().map_or(Vec::new(), |why| vec![Out::Line(String::new()), Out::Trouble(why)])
+                    suspended.err().map_or(Vec::new(), |why| vec![Out::Line(String::new()), Out::Line(why)])
                 }
-                Ok(Outside::Continue) | Err(_) => Vec::new(),
+                Ok(SIGCONT) | Err(_) => Vec::new(),
+                Ok(signal) => { dying = Some(ends(signal)); vec![Out::Send(Request::Quit)] }
             },
             default(timeout) => match dying {
                 Some((exit, _)) => vec![Out::Exit(exit)],
@@ -129,7 +125,6 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Trouble(text) => out::err_line(&Clean::text(&text)),
                 Out::Keep(key, value) => {
                     let report = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&report))?;

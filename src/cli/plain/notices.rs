@@ -1,11 +1,11 @@
 //! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::super::notices::{self, Weight};
+use super::super::notices;
 use super::{OpenQuestion, Out, Plain, keys};
 use crate::core::sanitize::{command_word, sanitize, sanitize_line};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
-use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
+use crate::runtime::protocol::{Activity, Choice, Level, Notice, PlanFile, SaveState};
 use crate::tui::entry::grouped;
 use crate::tui::status::{duration, seconds_left};
 
@@ -17,13 +17,9 @@ impl Plain {
         if let Some(tour) = &mut self.tour {
             tour.notified(&notice);
         }
-        let weight = notices::weight(&notice);
         let mut out = self.dispatch(notice);
-        if self.answers_only {
-            weight.keep(&mut out);
-        }
         out.extend(self.go_on());
-        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Trouble(_)));
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
         }
@@ -117,24 +113,13 @@ impl Plain {
             Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(Level::Warn | Level::Error, _) => self.not_read(&mut out),
-            Notice::Question { id, text, choices } => {
-                out.push(Out::Line(sanitize(&text).into_owned()));
-                out.push(Out::Line(keys(&choices)));
-                self.wait_for_answer(OpenQuestion { id, choices, files: 0 }, &mut out);
-            }
+            Notice::Question { id, text, choices } => self.question(id, &text, choices, &mut out),
             Notice::Plan { id, text, mut choices, plan } => {
-                // Files are chosen by number here, so `e` stays the short form of Esc.
+                // Files are named in another /load here, so `e` stays the short form of Esc.
                 choices.retain(|c| c.key != 'e');
-                for (i, f) in plan.files.iter().enumerate() {
-                    let (name, tokens) = (sanitize_line(&f.name), counted(f.tokens, "token"));
-                    out.push(Out::Line(format!("{}: {name}, {tokens}", i + 1)));
-                }
-                out.push(Out::Line(sanitize(&text).into_owned()));
-                out.push(Out::Line(format!(
-                    "{}, or the numbers of the files to load, for example 1,3-5",
-                    keys(&choices)
-                )));
-                self.wait_for_answer(OpenQuestion { id, choices, files: plan.files.len() }, &mut out);
+                let file = |f: &PlanFile| format!("{}, {}", sanitize_line(&f.name), counted(f.tokens, "token"));
+                out.extend(plan.files.iter().map(|f| Out::Line(file(f))));
+                self.question(id, &text, choices, &mut out);
             }
             Notice::Input { editing, .. } => self.editing = editing,
             Notice::Bye { farewell, unsaved } => {
@@ -166,7 +151,9 @@ impl Plain {
     }
 
     /// From a pipe the next line may answer a question; after the end of input it is refused.
-    fn wait_for_answer(&mut self, question: OpenQuestion, out: &mut Vec<Out>) {
+    fn question(&mut self, id: u64, text: &str, choices: Vec<Choice>, out: &mut Vec<Out>) {
+        out.extend([sanitize(text).into_owned(), keys(&choices)].map(Out::Line));
+        let question = OpenQuestion { id, choices };
         let next = self.queue.front().filter(|_| !self.prompts).map(|line| question.is_answered_by(line));
         self.question = Some(question);
         match next {
@@ -185,7 +172,7 @@ impl Plain {
             return;
         }
         let piece: String = self.pending.drain(..end).collect();
-        let prefix = if self.speaking || self.answers_only { "" } else { "sala: " };
+        let prefix = if self.speaking { "" } else { "sala: " };
         self.speaking = true;
         out.push(Out::Part(format!("{prefix}{piece}")));
     }
@@ -208,9 +195,6 @@ impl Plain {
     }
 
     fn ending(&self, m: &Message, out: &mut Vec<Out>) {
-        if self.answers_only {
-            return;
-        }
         let why = match m.meta.finish {
             Some(Finish::Stopped) => "stopped; /continue goes on",
             Some(Finish::Length) => "length limit; /continue goes on",
@@ -248,23 +232,6 @@ impl Plain {
         if shown != self.save_shown {
             out.extend(shown.clone().map(Out::Line));
             self.save_shown = shown;
-        }
-    }
-}
-
-impl Weight {
-    /// With `--quiet`: drops notes, and sends trouble to standard error.
-    fn keep(self, out: &mut Vec<Out>) {
-        match self {
-            Weight::Answer => {}
-            Weight::Note => out.retain(|o| !matches!(o, Out::Line(_) | Out::Part(_))),
-            Weight::Trouble => {
-                for o in out {
-                    if let Out::Line(text) | Out::Part(text) = o {
-                        *o = Out::Trouble(std::mem::take(text));
-                    }
-                }
-            }
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Line mode, line by line.
 use super::*;
-use crate::core::Exit;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use crate::runtime::protocol::Notice;
 
@@ -23,7 +22,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Trouble(_) | Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
+            Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -157,29 +156,6 @@ fn what_a_question_mentions_is_read_before_it_is_sent() {
     assert!(printout.starts_with(&format!("Not sent: an edit reads no document, and @{file} is one.")), "{printout}");
     let edit = Request::EditDone { message: MessageId(7), text: "New?".into() };
     assert_eq!(p.line("New?"), [Out::Send(edit)]);
-}
-
-#[test]
-fn quiet_prints_answers_and_questions_and_trouble_to_standard_error() {
-    use crate::runtime::protocol::{Level, SaveState};
-    let mut p = Plain { answers_only: true, ..Plain::new(None, false) };
-    let mut shown = printed(&p.notice(Notice::Ready(Default::default())));
-    shown += &printed(&p.notice(Notice::Note(Level::Info, "A new session.".into())));
-    shown += &printed(&p.notice(Notice::Named { name: "a-2".into(), opened: Vec::new() }));
-    p.notice(Notice::Activity(Activity::Idle));
-    shown += &printed(&p.line("hello"));
-    p.notice(Notice::Added(answer("", None)));
-    shown += &printed(&p.notice(Notice::Delta { message: MessageId(2), thinking: true, text: "Hm.".into() }));
-    shown += &printed(&p.notice(Notice::Finished(answer("By 14 June.", Some(Finish::Length)))));
-    assert_eq!(shown, "By 14 June.\n");
-    let why = p.notice(Notice::Note(Level::Warn, "No message #9.".into()));
-    assert_eq!(why, [Out::Trouble("Note: No message #9.".into())]);
-    let why = p.notice(Notice::Save(SaveState::NotSaved("disk full".into())));
-    assert_eq!(why, [Out::Trouble("NOT SAVED: disk full".into())]);
-    let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    assert!(printed(&p.notice(Notice::Question { id: 4, text: "11 files".into(), choices })).starts_with("11 files\n"));
-    let bye = p.notice(Notice::Bye { farewell: Some("Saved.".into()), unsaved: None });
-    assert_eq!(bye, [Out::Exit(Exit::Ok)]);
 }
 
 #[test]

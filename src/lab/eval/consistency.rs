@@ -91,8 +91,16 @@ fn write<B: DraftOps>(
     subject.read(last, 1)?;
     let mut decoder: Decoder<B> = Decoder::new(None);
     decoder.restore(subject.b, known, None).map_err(failed)?;
-    let rounds = subject.generate(&mut decoder, &greedy(WRITTEN, spec)).map_err(failed)?;
-    Ok(rounds.into_iter().flat_map(|(tokens, _)| tokens).collect())
+    let (b, model, live) = (&mut *subject.b, &subject.model, &mut subject.live);
+    let mut round = decoder.begin(b, model, live, &greedy(WRITTEN, spec)).map_err(failed)?;
+    let mut written = Vec::new();
+    loop {
+        written.extend(round.tokens);
+        if round.ended.is_some() {
+            return Ok(written);
+        }
+        round = decoder.round(b, model, live).map_err(failed)?;
+    }
 }
 
 // The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the first

@@ -34,7 +34,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::cli::args::{EVAL_ROOM, EvalArgs};
-use crate::cli::devices::{self, Chosen, Opened};
+use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::engine::protocol::{Dtype, Precision, Token};
@@ -76,13 +76,11 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     args.plot.iter().try_for_each(|path| check_plot(path, skips(args, "needles")))?;
-    let Chosen { name, note } = open::model(context)?;
     if args.looked {
-        return report(context, &name, &[looked::measure(context, &args.lengths)?]);
+        return report(context, &open::model(context)?.name, &[looked::measure(context, &args.lengths)?]);
     }
-    note.iter().for_each(|note| context.note(note));
+    let (name, checkpoint) = open::measured(context)?;
     let (text, _) = open::text(&name)?;
-    let checkpoint = open::checkpoint(context, &name)?;
     let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
     if skips(args, "consistency") && skips(args, "needles") && !more {
         let line = "nothing is left to judge: name --text, --against or reference logits, or skip less";

@@ -15,8 +15,7 @@ use crate::model::{Checkpoint, Seen};
 
 use super::{Fixture, Kind, Result};
 
-/// (golden tensor, tensor of its rows, rule, norm). The token rule agrees with the dense rule up to `dense_len` and starts
-/// there from the dense state, so it follows the dense rule in this table.
+/// (golden tensor, tensor of its rows, rule, norm)
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
     ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Level2),
     ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Level2),
@@ -220,9 +219,8 @@ impl<B: Backend> Replay<'_, '_, B> {
 
     fn alternatives(&mut self, middle: &CheckpointImage) -> Result<()> {
         let (start, length) = (usize::try_from(middle.position).unwrap_or(0), self.ids.len());
-        // The last grid point up to which the token rule equals the dense one, and the dense state there.
+        // The last grid point up to which the token rule equals the dense one.
         let fork = (self.s.live.sparse_spec().dense_len.saturating_sub(1) / GRID * GRID).clamp(start, length);
-        let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
             if !self.f.has(tensor) {
                 continue;
@@ -230,17 +228,12 @@ impl<B: Backend> Replay<'_, '_, B> {
             let rows = self.f.indices::<usize>(rows)?;
             // Earlier rows choose every block under every rule: the main run has compared them.
             let late = |row: usize| row >= start && rows.contains(&row);
-            let (end, mut found) = match (rule, dense.take()) {
-                (DenseRule::Token, Some(dense)) => dense,
-                _ => (middle.clone(), Vec::new()),
-            };
-            self.s.back(&end)?;
-            self.s.set_dense_rule(rule, length);
+            let first = if rule == DenseRule::Token { DenseRule::Always } else { rule };
+            self.s.back(middle)?;
             self.s.live.sparse_spec_mut().score_norm = norm;
-            found.extend(self.logits(self.s.live.position()..fork, &late)?);
-            if rule == DenseRule::Always {
-                dense = Some((self.s.end()?, found.clone()));
-            }
+            self.s.set_dense_rule(first, length);
+            let mut found = self.logits(start..fork, &late)?;
+            self.s.set_dense_rule(rule, length);
             found.extend(self.logits(fork..length, &late)?);
             self.s.live.sparse_spec_mut().score_norm = ScoreNorm::Level2;
             let golden = self.f.floats(tensor)?;

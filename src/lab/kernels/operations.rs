@@ -8,12 +8,12 @@ use super::table::{
     ATTENTION, BF16, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, NORM_LINEAR, Pair, modes, name, operations_of,
 };
 use super::{Extent, relative, same_bits};
-use super::{cuts, fp8, ready};
+use super::{fp8, ready};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::prelude::*;
-use crate::backend::{Form, Pass, Result};
+use crate::backend::{Form, MassOf, Pass, Result};
 use crate::engine::protocol::ImageTensor;
 use crate::lab::checks::Checks;
 use crate::lab::layers::{Mode, Part, Sparse, SparseRun, numbers};
@@ -49,7 +49,6 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
             let positions = &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000];
             (real, 4096, &[1, 2, 5, 8, 16], &[63, 64, 65, 1000], positions)
         }
-        Extent::Limits => (real, 4096, &[1, 8, 16], &[65], &[0, 127, 6144, 20_000]),
     };
     let pair = &mut Pair { cpu, dev };
     let passes = cases::passes(verify, prefill);
@@ -85,8 +84,8 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         rows_together(checks, pair.dev, Case { sizes, ..case });
     }
     fp8::products(checks, pair, case, prefill);
-    cuts::layers(checks, pair.cpu, case);
-    cuts::layers(checks, pair.dev, case);
+    cut_layers(checks, pair.cpu, case);
+    cut_layers(checks, pair.dev, case);
 }
 
 /// The rows of one pass of 16 against the same rows in shorter passes, and against rows prepared ahead of time.
@@ -169,4 +168,74 @@ fn wide_rows(checks: &mut Checks, pair: &mut Pair, case: Case) {
         let name = format!("norm_linear{about}: a row alone has the bits it has among 3");
         checks.add(name, || NORM_LINEAR.rows_alone(pair.dev, Case { sizes: normed, ..case }, 3, &[1]));
     }
+}
+
+/// Rows of the verify passes, and how they are cut.
+const VERIFIED: usize = 24;
+const VERIFY_CUTS: [&[usize]; 4] = [&[1; VERIFIED], &[16, 8], &[5, 11, 7, 1], &[3, 16, 5]];
+/// Rows of the prefill passes, and the chunks they are cut into.
+const READ: usize = 200;
+const CHUNKS: [usize; 3] = [256, 64, 128];
+
+type Layer<B> = fn(&mut B, Case, &[Part]) -> Result<Vec<f32>>;
+
+/// Verify passes that accept these numbers of rows; each reads one more row, where there is one, and refuses it.
+fn verified(cut: &[usize]) -> Vec<Part> {
+    let mut at = 0;
+    let part = |accepted: &usize| {
+        let refused = usize::from(*accepted < 16 && at + accepted < VERIFIED);
+        let part = Part { pass: Pass::Verify { rows: accepted + refused }, at, accepted: *accepted };
+        at += accepted;
+        part
+    };
+    cut.iter().map(part).collect()
+}
+
+/// Checks that the same rows cut into different passes keep every bit of outputs, states, caches and attention mass, and
+/// that refused rows leave no trace. Resumption and lossless speculation depend on it.
+fn cut_layers<B: Backend>(checks: &mut Checks, b: &mut B, case: Case) {
+    let verify = VERIFY_CUTS.map(verified).to_vec();
+    let chunks = CHUNKS.map(|chunk| Part::list(Pass::Prefill { rows: READ }, chunk)).to_vec();
+    // The verify passes of a sparse layer cross a block and choose among more blocks than they may take; its prefill
+    // passes begin with the first row of a block.
+    let all: [(&str, Layer<B>, usize, &[Vec<Part>]); 4] = [
+        ("lightning verify", cut_lightning, 1_999_990, &verify),
+        ("lightning prefill", cut_lightning, 100, &chunks),
+        ("sparse verify", cut_sparse, 96 * 64 + 50, &verify),
+        ("sparse prefill", cut_sparse, 96 * 64, &chunks),
+    ];
+    for (name, layer, position, cuts) in all {
+        checks.add(format!("{name} on {}: the same bits however it is cut", b.kind()), || {
+            let case = Case { position, seed: 41, ..case };
+            let found = cuts.iter().map(|cut| layer(b, case, cut)).collect::<Result<Vec<_>>>()?;
+            for (i, other) in found.iter().enumerate().skip(1) {
+                same_bits(&found[0], other, format!("cut {i} and the first"))?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Outputs of the accepted rows, then the state.
+fn cut_lightning<B: Backend>(b: &mut B, case: Case, parts: &[Part]) -> Result<Vec<f32>> {
+    let mut layer = cases::lightning_layer(b, case.sizes, case.seed)?;
+    let input = cases::values(42, READ.max(VERIFIED) * layer.width, 1.0);
+    let out = layer.run(b, case.position, &input, parts, Mode::Eager)?;
+    Ok([out, layer.end(b)?].concat())
+}
+
+/// Outputs of the accepted rows, then the cache's new rows, then the attention mass of the accepted rows.
+fn cut_sparse<B: Backend>(b: &mut B, case: Case, parts: &[Part]) -> Result<Vec<f32>> {
+    let accepted = parts.iter().map(|p| p.accepted).sum::<usize>();
+    let mut layer = cases::sparse_layer(b, case.sizes, case.position, accepted + 1, case.seed + 2)?;
+    let input = cases::values(44, READ.max(VERIFIED) * layer.width, 1.5);
+    let mut out = layer.run(b, &input, parts, Mode::Eager)?.output;
+    for tensor in b.read_rows(&layer.cache, case.position..case.position + accepted)? {
+        out.extend(numbers(&tensor));
+    }
+    // Integers below 2^53, in two halves that f32 holds exactly.
+    let halves = |n: u64| [(n >> 24) as f32, (n & 0xff_ffff) as f32];
+    let mass = b.read_mass(&layer.selection, MassOf::Answer)?;
+    out.extend(mass.iter().flat_map(|m| [halves(m.chosen), halves(m.forced)].concat()));
+    Ok(out)
 }

@@ -27,51 +27,40 @@ struct Plan {
     steps: usize,
     row_counts: &'static [usize],
     /// Groups of sequences in shared passes: (tokens read, rows) of each.
-    groups: Vec<Vec<(usize, usize)>>,
+    groups: &'static [&'static [(usize, usize)]],
 }
 
-impl Plan {
-    fn of(extent: Extent) -> Plan {
-        let limits = Plan {
-            model: "demo",
-            read: 300,
-            read_in_fp8: 1000,
-            texts: &[100],
-            steps: 16,
-            row_counts: &[5, 16],
-            groups: vec![vec![(70, 2), (5, 1), (640, 3), (1, 4)]],
-        };
-        match extent {
-            Extent::Limits => limits,
-            Extent::Emulated => Plan {
-                model: "synthetic:tiny",
-                read: 70,
-                read_in_fp8: 330,
-                texts: &[66],
-                steps: 4,
-                groups: vec![vec![(70, 2), (5, 1), (33, 3)]],
-                ..limits
-            },
-            Extent::Device => {
-                let sixteen = (1..=10).map(|n| (100 * n, 1)).chain((2..8).map(|n| (1000 * n, 1))).collect();
-                let uneven = vec![(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)];
-                Plan {
-                    read: 1000,
-                    read_in_fp8: 3000,
-                    texts: &[100, 3000],
-                    steps: 64,
-                    row_counts: &[2, 5, 8, 16],
-                    groups: vec![vec![(1000, 1), (1000, 1)], uneven, sixteen],
-                    ..limits
-                }
-            }
-        }
+const EMULATED: Plan = Plan {
+    model: "synthetic:tiny",
+    read: 70,
+    read_in_fp8: 330,
+    texts: &[66],
+    steps: 4,
+    row_counts: &[5, 16],
+    groups: &[&[(70, 2), (5, 1), (33, 3)]],
+};
+const DEVICE: Plan = Plan {
+    model: "demo",
+    read: 1000,
+    read_in_fp8: 3000,
+    texts: &[100, 3000],
+    steps: 64,
+    row_counts: &[2, 5, 8, 16],
+    groups: &[&[(1000, 1), (1000, 1)], &[(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)], &SIXTEEN],
+};
+/// One row each, after 100 to 6,850 tokens.
+const SIXTEEN: [(usize, usize); 16] = {
+    let (mut all, mut n) = ([(0, 1); 16], 0);
+    while n < all.len() {
+        all[n].0 = 100 + 450 * n;
+        n += 1;
     }
-}
+    all
+};
 
 /// Runs all checks; `open` gives a fresh device each time.
 pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
-    let plan = Plan::of(extent);
+    let plan = if extent == Extent::Emulated { EMULATED } else { DEVICE };
     for (prefill, about) in [(Precision::Bf16, ""), (Precision::Fp8, " in fp8")] {
         let device = open().map_err(|e| anyhow!(e));
         if let Err(e) = device.and_then(|device| with(checks, &plan, device, prefill)) {
@@ -101,9 +90,7 @@ fn with(checks: &mut Checks, plan: &Plan, mut device: Cuda, prefill: Precision) 
     steps_and_rows(checks, &mut device, plan.read, plan.row_counts);
     however_it_is_cut(checks, &mut device, plan.read, "");
     restored(checks, &mut device, plan.read);
-    for group in &plan.groups {
-        sequences(checks, &mut device, group);
-    }
+    plan.groups.iter().for_each(|group| sequences(checks, &mut device, group));
     Ok(())
 }
 

@@ -341,32 +341,6 @@ impl<B: DraftOps> Weights<B> {
             to_target,
         })
     }
-
-    pub(super) fn synthetic(b: &mut B, c: &DraftConfig, recipe: Recipe, seed: u64) -> Result<Weights<B>> {
-        let s = &c.shape;
-        let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
-        let mut made = seed.wrapping_mul(1_000_003);
-        let mut matrix = |b: &mut B, name: &str, out: usize, inner: usize| {
-            made += 1;
-            b.random_matrix(&[(out, recipe.draft_form(name, inner))], inner, (inner as f32).sqrt().recip(), made)
-        };
-        let gate_up = recipe.draft_form("midlayer.mlp.gate_up_proj", h);
-        Ok(Weights {
-            fc: matrix(b, "fc", h, c.aux_layers.len() * c.target_hidden)?,
-            fc_norm: Vec::new(),
-            input_norm: b.ones(h)?,
-            hidden_norm: b.ones(h)?,
-            kvq: matrix(b, "midlayer.self_attn.qkv_proj", 2 * kv + q, 2 * h)?,
-            out: matrix(b, "midlayer.self_attn.o_proj", h, q)?,
-            post_norm: b.ones(h)?,
-            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed, gate_up)?,
-            down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
-            norm: b.ones(h)?,
-            embed: None,
-            head: Output::Own(matrix(b, "lm_head", c.draft_vocab, h)?),
-            to_target: None,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -42,20 +42,6 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(DraftHead { assumed, ..Self::build(b, name, fingerprint, config, weights)? })
     }
 
-    /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`, for measuring
-    /// costs: its drafts are meaningless.
-    pub fn synthetic(b: &mut B, model: &ModelSpec, options: &DraftOptions, seed: u64) -> Result<Self> {
-        let s = &model.sparse;
-        let config = serde_json::json!({
-            "hidden_size": model.hidden, "intermediate_size": model.intermediate, "num_attention_heads": s.heads,
-            "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "vocab_size": model.vocab,
-            "draft_vocab_size": model.vocab.min(32_000),
-        });
-        let config = DraftConfig::from_json(&config.to_string(), model, options)?;
-        let weights = Weights::synthetic(b, &config, options.recipe, seed)?;
-        Self::build(b, "synthetic", format!("synthetic {seed}"), config, weights)
-    }
-
     fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
         let s = &config.shape;
         let rows = READ_ROWS;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn files_of_a_plan_are_chosen_by_number() {
+fn files_of_a_plan_are_listed_and_loaded_by_name() {
     let mut p = Plain::new(None, true);
     let plan = Notice::Plan {
         id: 7,
@@ -19,13 +19,9 @@ fn files_of_a_plan_are_chosen_by_number() {
             ..Default::default()
         },
     };
-    let shown = printed(&p.notice(plan.clone()));
-    assert!(shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"), "{shown}");
-    assert!(printed(&p.line("2-4")).starts_with("2-4 is not a file number"));
-    let files = vec![0, 2];
-    let question = 7;
-    assert_eq!(p.line("3, 1"), [Out::Send(Request::ChooseFiles { question, files })]);
-    p.notice(plan);
+    let shown = printed(&p.notice(plan));
+    assert!(shown.starts_with("a.txt, 1,200 tokens\nb.txt") && shown.ends_with("3 files\nEsc (e) cancel\n"), "{shown}");
+    assert_eq!(printed(&p.line("1")), "Esc (e) cancel\n");
     assert_eq!(p.line("esc"), [Out::Send(Request::Choose { question: 7, key: '\x1b' })]);
 }
 
