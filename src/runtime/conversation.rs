@@ -202,11 +202,11 @@ impl State {
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept
-        // document differs from its loaded text, and the state contains all of it.
-        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
-        let path = self.here.tree.path();
-        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
+        // An unfinished answer as far as it exists, without the documents that are being loaded.
+        let loads = self.here.activity.is_loading();
+        let is_loaded = |m: &&Message| loads && m.role == Role::Document && self.live_end(m.id).is_none();
+        let mut path: Vec<Message> =
+            self.here.tree.path().into_iter().take_while(|m| !is_loaded(m)).cloned().collect();
         let says_nothing = |m: &mut Message| match m.role {
             Role::Assistant => m.text.trim().is_empty(),
             Role::User => true,
