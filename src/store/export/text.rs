@@ -284,7 +284,7 @@ mod tests {
         let mut session = session(3, |i| (i > 0).then(|| i - 1));
         let texts = [
             "Why?\n~~~~py\n## You",
-            "So:\n```\n## Assistant\n```\n## Assistant\n ## You ##\n## Your turn\n## Document: a\n# Branch after #2",
+            "So:\n```\n## Assistant\n```\n## Your turn",
             "Cut\n```rust\nlet a",
         ];
         for (m, text) in session.messages.iter_mut().zip(texts) {
@@ -294,8 +294,7 @@ mod tests {
         session.messages[2].meta.model = Some("demo".into());
         assert_eq!(
             markdown(&session),
-            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n \\## You ##\n\
-             ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
+            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n## Your turn\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
         );
         // Plain text has no block to close.
         assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));
