@@ -205,8 +205,7 @@ impl State {
         // An unfinished answer as far as it exists, without the documents that are being loaded.
         let loads = self.here.activity.is_loading();
         let is_loaded = |m: &&Message| loads && m.role == Role::Document && self.live_end(m.id).is_none();
-        let mut path: Vec<Message> =
-            self.here.tree.path().into_iter().take_while(|m| !is_loaded(m)).cloned().collect();
+        let mut path: Vec<Message> = self.here.tree.path().into_iter().take_while(|m| !is_loaded(m)).cloned().collect();
         let says_nothing = |m: &mut Message| match m.role {
             Role::Assistant => m.text.trim().is_empty(),
             Role::User => true,

@@ -257,9 +257,10 @@ impl Store {
 
 /// The kept files of all segments.
 fn kept_files(db: &Connection) -> Result<Vec<(SegmentId, FileKind)>> {
-    let files: Vec<_> = query::rows(db, "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment", [], |r| {
-        let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
-        Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
-    })?;
+    let files: Vec<_> =
+        query::rows(db, "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment", [], |r| {
+            let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
+            Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
+        })?;
     Ok(files.into_iter().flatten().flatten().collect())
 }

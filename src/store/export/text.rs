@@ -282,11 +282,7 @@ mod tests {
     #[test]
     fn a_message_opens_no_fence_and_writes_no_heading_of_the_page() {
         let mut session = session(3, |i| (i > 0).then(|| i - 1));
-        let texts = [
-            "Why?\n~~~~py\n## You",
-            "So:\n```\n## Assistant\n```\n## Your turn",
-            "Cut\n```rust\nlet a",
-        ];
+        let texts = ["Why?\n~~~~py\n## You", "So:\n```\n## Assistant\n```\n## Your turn", "Cut\n```rust\nlet a"];
         for (m, text) in session.messages.iter_mut().zip(texts) {
             (m.text, m.meta.looked) = (text.to_owned(), None);
         }

@@ -32,10 +32,7 @@ pub(super) const ROWS: &[Command] = &[
         .options(&[("#N", "start after this exchange"), ("NAME", "of the new session")])
         .as_in("/fork #7 what-if"),
     command("branch", "[K|next|prev|NAME]", "switch to another branch, or list them", branch)
-        .options(&[
-            ("K", "the branch with this number"),
-            ("NAME", "a fork, or a mark"),
-        ])
+        .options(&[("K", "the branch with this number"), ("NAME", "a fork, or a mark")])
         .as_in("/branch next")
         .completes(Words(&["next", "prev"])),
     command("mark", "NAME", "name this point; its state is always kept", |a| runtime(Request::Mark(a.one("a name")?)))
