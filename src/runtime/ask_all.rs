@@ -1,7 +1,7 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -174,12 +174,22 @@ impl Verb {
         if records.is_empty() {
             return refused(no_document(library, self.attendance));
         }
-        let standing = |record: DocumentRecord| self.standing(&record).map(|standing| (record, standing));
-        let mut shelved: Vec<(DocumentRecord, Standing)> = records.into_iter().map(standing).collect::<Done<_>>()?;
         // Stable sorts: the records are ordered by last use.
-        shelved.sort_by_key(|(d, standing)| (*standing != Standing::Alone, d.document.prefix.is_some()));
-        let mut seen = HashSet::new();
-        shelved.retain(|(d, _)| seen.insert((d.document.name.clone(), d.document.hash.clone())));
+        records.sort_by_key(|d| d.document.prefix.is_some());
+        let (mut places, mut shelved) = (HashMap::new(), Vec::<(DocumentRecord, Standing)>::new());
+        for record in records {
+            let at =
+                *places.entry((record.document.name.clone(), record.document.hash.clone())).or_insert(shelved.len());
+            match shelved.get_mut(at) {
+                Some((_, Standing::Alone)) => {}
+                Some(place) if self.standing(&record)? == Standing::Alone => *place = (record, Standing::Alone),
+                Some(_) => {}
+                None => {
+                    let standing = self.standing(&record)?;
+                    shelved.push((record, standing));
+                }
+            }
+        }
         shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
         shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
         Ok(shelved)
