@@ -120,7 +120,7 @@ impl Store {
         }
         self.write_uses();
         // A use counts even if it could not be written.
-        let spare: Vec<SegmentId> = spare.iter().chain(lock(&self.uses).last.keys()).copied().collect();
+        let spare: Vec<SegmentId> = spare.iter().chain(lock(&self.uses).iter().flatten()).copied().collect();
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
@@ -178,37 +178,28 @@ impl Store {
         if *self.access() != Access::Writable {
             return;
         }
-        let mut noted = lock(&self.uses);
-        noted.count += 1;
-        let now = (noted.count, now_ms());
-        noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+        lock(&self.uses).push(path.iter().map(|segment| segment.id).collect());
     }
 
     /// Stores the noted uses. Best effort: they only order dropping, and a failed write keeps them noted.
     pub(super) fn write_uses(&self) {
-        let noted = std::mem::take(&mut lock(&self.uses).last);
+        let noted = std::mem::take(&mut *lock(&self.uses));
         if noted.is_empty() {
             return;
         }
-        let mut noted: Vec<(SegmentId, (u64, i64))> = noted.into_iter().collect();
-        noted.sort_unstable_by_key(|(_, (path, _))| *path);
         let written = self.transaction(|tx| {
             let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
-            for path in noted.chunk_by(|(_, (a, _)), (_, (b, _))| a == b) {
+            for path in &noted {
                 let used = next_use(tx)?;
-                for (id, (_, ms)) in path {
-                    update.execute(params![id.0, used, ms])?;
+                for id in path {
+                    update.execute(params![id.0, used, now_ms()])?;
                 }
             }
             Ok(())
         });
         if let Err(e) = written {
             tracing::debug!("which state was used is not written: {e}");
-            // A use noted meanwhile is newer.
-            let mut uses = lock(&self.uses);
-            for (id, at) in noted {
-                uses.last.entry(id).or_insert(at);
-            }
+            lock(&self.uses).splice(0..0, noted);
         }
     }
 }

@@ -8,9 +8,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::config::settings::SaveStates;
 use sala_chat::core::transcript::{Finish, Message, Role};
 use sala_chat::runtime::Opening;
-use sala_chat::runtime::protocol::{
-    Activity, BranchTarget, LibraryAction, LoadOptions, Notice, Request, SessionView,
-};
+use sala_chat::runtime::protocol::{Activity, BranchTarget, LibraryAction, LoadOptions, Notice, Request, SessionView};
 use sala_chat::store::{Limits, RealDisk, Store};
 use support::{Chat, Setup, with_both_tokenizers};
 
