@@ -89,11 +89,8 @@ impl Verb {
             unread = self.read_shelved(files).await?;
             shelved = self.shelved(library.as_deref()).await?;
         }
-        let alone = shelved.iter().filter(|(_, standing)| *standing == Standing::Alone);
-        let alone: Vec<String> = alone.map(|(d, _)| d.document.name.clone()).collect();
-        let tried = reads.then_some(alone.as_slice());
         let entry = |(record, standing): (DocumentRecord, Standing)| {
-            let failed = self.why_not(tried, &record, standing, &unread);
+            let failed = self.why_not(reads, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
             Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
@@ -263,15 +260,8 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text))
     }
 
-    /// Why a document is left out; `None` if it is not. `tried`: files were read, and the documents with these names
-    /// are kept alone.
-    fn why_not(
-        &self,
-        tried: Option<&[String]>,
-        record: &DocumentRecord,
-        standing: Standing,
-        unread: &[Unread],
-    ) -> Option<String> {
+    /// Why a document is left out; `None` if it is not. `reads`: files were read.
+    fn why_not(&self, reads: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
         let path = record.document.path.as_deref();
         let what = match standing {
             Standing::Alone => return None,
@@ -285,13 +275,8 @@ impl State {
             return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
         }
         Some(match path {
-            Some(path) if is_file(path) => match tried {
-                Some(alone) if alone.contains(&record.document.name) => {
-                    "an earlier version, which its file does not hold any more".to_owned()
-                }
-                Some(_) => format!("{what}, and what was read now was not kept"),
-                None => format!("{what}; add --read to read it alone"),
-            },
+            Some(path) if is_file(path) && reads => format!("{what}, and reading its file did not change that"),
+            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),
         })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sala_chat::core::transcript::Role;
 use sala_chat::engine::protocol::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::store::{
-    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, Watch, unchanged_prefix,
+    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, unchanged_prefix,
 };
 
 use super::store_support::fault::FaultDisk;
