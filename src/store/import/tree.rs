@@ -6,6 +6,11 @@ use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::store::arrival::LeftOut;
 use crate::store::export::SessionJson;
 
+/// Bytes of thoughts that are copied to further answers of one conversation. Beyond it one more answer at most
+/// receives a thought: many short answers below long thoughts would make a small file larger than any disk.
+const COPIED_BYTES: usize = 16 << 20;
+const STEP_BYTES: usize = 64;
+
 pub(super) struct Words {
     pub role: Role,
     pub text: String,
@@ -75,7 +80,7 @@ impl Tree {
         let head = head.and_then(|head| self.by_name.get(&head).copied());
         let is_words = |at: &usize| self.nodes.get(*at).is_some_and(|node| matches!(node.content, Content::Words(_)));
         let head = head.filter(is_words).or_else(|| above.get(head?)?.words);
-        let (mut messages, mut answered) = (Vec::new(), HashSet::new());
+        let (mut messages, mut answered, mut copied) = (Vec::new(), HashSet::new(), 0);
         for (at, Above { words: above_it, thought }) in above.iter().copied().enumerate() {
             let Some(Node { content: content @ Content::Words(_), .. }) = self.nodes.get_mut(at) else { continue };
             let Content::Words(mut words) = std::mem::take(content) else { continue };
@@ -83,9 +88,11 @@ impl Tree {
             while let Some(thought) = next
                 && let Some(Node { content: Content::Thought(text), .. }) = self.nodes.get(thought)
             {
-                // One above several answers is with the first of them.
                 if !answered.insert(thought) {
-                    break;
+                    if copied > COPIED_BYTES {
+                        break;
+                    }
+                    copied += STEP_BYTES + text.len();
                 }
                 thoughts.push(text.clone());
                 next = above.get(thought).and_then(|above| above.thought);
@@ -134,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_above_many_answers_is_with_the_first() {
+    fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
         let (mut tree, thought) = (Tree::default(), "long ".repeat(1 << 18));
         tree.put("u".into(), Some("".into()), words(Role::User, "question"));
         tree.put("t".into(), Some("u".into()), Content::Thought(thought.clone()));
@@ -146,7 +153,8 @@ mod tests {
         assert_eq!((session.messages.len(), left_out), (101, LeftOut::default()));
         assert!(session.messages.iter().skip(1).all(|m| m.parent == Some(session.messages[0].id)));
         let with = session.messages.iter().filter(|m| m.thinking == thought).count();
-        assert_eq!((with, session.messages[1].thinking == thought), (1, true));
+        // The first answer, those within the limit, and the one that passes it.
+        assert_eq!(with, 1 + COPIED_BYTES / (thought.len() + STEP_BYTES) + 1);
     }
 
     #[test]

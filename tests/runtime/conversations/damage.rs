@@ -317,7 +317,7 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     assert_eq!(shown[2].meta.finish, None, "a question has no end");
 }
 
-fn a_document_whose_load_was_killed_is_read_with_the_next_question() {
+fn a_document_of_a_killed_load_is_read_with_the_next_question() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "A line of notes.\n".repeat(40)).unwrap();
     let mut t = Chat::new(dir.path(), Setup::default());
@@ -424,7 +424,7 @@ with_both_tokenizers!(
     a_question_waiting_for_rows_can_be_stopped_and_repeated,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
     what_a_killed_run_left_open_is_whole_or_stopped,
-    a_document_whose_load_was_killed_is_read_with_the_next_question,
+    a_document_of_a_killed_load_is_read_with_the_next_question,
 );
 
 /// A disk on which the thread that saves texts fails once the flag is set.
