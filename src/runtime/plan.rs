@@ -29,19 +29,6 @@ impl Plan {
     }
 }
 
-fn what_is_damaged(path: &[&Message], number: usize) -> String {
-    let after = path.get(number.saturating_sub(1)..).unwrap_or(&[]);
-    let way = match after.first().map(|m| m.role) {
-        Some(Role::System) => "/system TEXT sets the system text again".to_owned(),
-        role => {
-            let own = usize::from(role == Some(Role::Assistant));
-            let count = after.iter().filter(|m| m.begins_exchange()).count() + own;
-            format!("/undo {count} goes back to before it")
-        }
-    };
-    format!("Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {way}.")
-}
-
 impl State {
     pub fn rendered(&self, path: &[&Message], form: Form<'_>) -> Done<Rendered> {
         self.rendering(path, form, self.here.settings.think)
@@ -50,9 +37,25 @@ impl State {
     pub fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
         match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
-            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(what_is_damaged(path, number))),
+            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(number))),
             rendered => Ok(rendered?),
         }
+    }
+
+    fn what_is_damaged(&self, number: usize) -> String {
+        let path = self.here.tree.path();
+        let after = path.get(number.saturating_sub(1)..).unwrap_or(&[]);
+        let way = match after.first().map(|m| m.role) {
+            Some(Role::System) => "/system TEXT sets the system text again".to_owned(),
+            role => {
+                let own = usize::from(role == Some(Role::Assistant));
+                let count = after.iter().filter(|m| m.begins_exchange()).count() + own;
+                format!("/undo {count} goes back to before it")
+            }
+        };
+        format!(
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {way}."
+        )
     }
 
     /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.

@@ -84,6 +84,7 @@ impl State {
 
     /// An offer of documents that do not fit and have no plan: files are counted one by one, each up to the limit.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
+        let limit = self.engine.info.context_limit;
         let tokenizer = self.engine.tokenizer();
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
@@ -93,8 +94,14 @@ impl State {
             };
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
-        let files: Vec<PlanFile> = messages.iter().map(file).collect::<Done<_>>()?;
-        let need = files.iter().map(|f| f.tokens).sum();
+        let files: Vec<PlanFile> = match messages {
+            // A single file that exceeds the empty context leaves no choice.
+            [m] if self.here.tree.is_empty() => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
+            many => many.iter().map(file).collect::<Done<_>>()?,
+        };
+        let counted: u64 = files.iter().map(|f| f.tokens).sum();
+        // In an empty context, the template's own tokens alone may exceed the limit.
+        let need = if self.here.tree.is_empty() { counted.max(limit + 1) } else { counted };
         Ok(Offer { plan: self.load_plan(files, self.position()), need, cost: None })
     }
 
