@@ -14,7 +14,7 @@ use crate::core::files;
 use crate::core::sanitize::Clean;
 use crate::runtime::presets;
 use crate::text::sources;
-use crate::tui::keys::{KeyError, KeyTable};
+use crate::tui::keys::KeyTable;
 use crate::tui::options::UiConfig;
 
 pub(super) fn run(
@@ -44,8 +44,7 @@ pub(super) fn run(
             let open = config.keys.iter().map(|(key, action)| ("keys", key, action));
             let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
             let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
-            let twice = KeyTable::twice(config.keys.keys().map(String::as_str)).into_iter().map(|e| e.to_string());
-            problems.extend(bad.chain(twice).map(|e| format!("{shown}: {e}")));
+            problems.extend(bad.map(|e| format!("{shown}: {e}")));
             let object = json!({ "file": file, "problems": problems, "notes": notes });
             let mut lines = problems.clone();
             if lines.is_empty() {
@@ -117,12 +116,6 @@ fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     }
 }
 
-fn bound_twice(text: &str) -> Option<KeyError> {
-    let file: toml::Table = text.parse().ok()?;
-    let keys = file.get("keys")?.as_table()?;
-    KeyTable::twice(keys.keys().map(String::as_str)).into_iter().next()
-}
-
 /// `/set --save`; returns the message for the user.
 pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, String> {
     let Some(file) = &ui.settings_file else { return Err("There is no settings file to write.".into()) };
@@ -148,9 +141,6 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
         return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
     }
     let edited = settings::edit(file, &text, key, value).map_err(|e| Failure::from(e).hint("Nothing was changed"))?;
-    if let Some(twice) = key.strip_prefix("keys.").and_then(|_| bound_twice(&edited)) {
-        return Err(Failure::new(Exit::Usage, twice.to_string()).hint("Nothing was changed"));
-    }
     let written = make_private(files::folder_of(file)).and_then(|()| files::replace(file, edited.as_bytes()));
     written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
     Ok(table::find_short(key).map_or(key, |row| row.name).to_owned())

@@ -26,9 +26,7 @@ use crate::store::{LAST, Scratch};
 use crate::text::sources::{self, Document, SourceOptions};
 use crate::text::{Recommended, TextModel};
 pub(super) use stores::{LISTED, check_name, folder_of_requests, library_names, limits, no_session};
-pub use stores::{
-    scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_free, store_to_read,
-};
+pub use stores::{scratch, store, store_of_requests, store_of_requests_or_new, store_to_change, store_to_read};
 
 const GIVEN_UP: Duration = Duration::from_secs(3);
 

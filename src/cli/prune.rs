@@ -13,7 +13,7 @@ use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
 
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
-    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
+    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_change(context)? };
     let requests = open::folder_of_requests(context).map(|_| open::store_of_requests(context)).transpose()?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());

@@ -1,7 +1,7 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -89,11 +89,8 @@ impl Verb {
             unread = self.read_shelved(files).await?;
             shelved = self.shelved(library.as_deref()).await?;
         }
-        let alone = shelved.iter().filter(|(_, standing)| *standing == Standing::Alone);
-        let alone: Vec<String> = alone.map(|(d, _)| d.document.name.clone()).collect();
-        let tried = reads.then_some(alone.as_slice());
         let entry = |(record, standing): (DocumentRecord, Standing)| {
-            let failed = self.why_not(tried, &record, standing, &unread);
+            let failed = self.why_not(reads, &record, standing, &unread);
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
             Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
@@ -174,12 +171,22 @@ impl Verb {
         if records.is_empty() {
             return refused(no_document(library, self.attendance));
         }
-        let standing = |record: DocumentRecord| self.standing(&record).map(|standing| (record, standing));
-        let mut shelved: Vec<(DocumentRecord, Standing)> = records.into_iter().map(standing).collect::<Done<_>>()?;
         // Stable sorts: the records are ordered by last use.
-        shelved.sort_by_key(|(d, standing)| (*standing != Standing::Alone, d.document.prefix.is_some()));
-        let mut seen = HashSet::new();
-        shelved.retain(|(d, _)| seen.insert((d.document.name.clone(), d.document.hash.clone())));
+        records.sort_by_key(|d| d.document.prefix.is_some());
+        let (mut places, mut shelved) = (HashMap::new(), Vec::<(DocumentRecord, Standing)>::new());
+        for record in records {
+            let at =
+                *places.entry((record.document.name.clone(), record.document.hash.clone())).or_insert(shelved.len());
+            match shelved.get_mut(at) {
+                Some((_, Standing::Alone)) => {}
+                Some(place) if self.standing(&record)? == Standing::Alone => *place = (record, Standing::Alone),
+                Some(_) => {}
+                None => {
+                    let standing = self.standing(&record)?;
+                    shelved.push((record, standing));
+                }
+            }
+        }
         shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
         shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
         Ok(shelved)
@@ -232,7 +239,7 @@ impl State {
             let mut document = self.draft(Role::Document, None, text);
             let info = DocumentInfo::new(&d.name, d.path.clone(), &document.text);
             document.meta.document =
-                Some(DocumentInfo { hash: d.hash.clone(), tokens: d.tokens, lines: d.lines, complete: true, ..info });
+                Some(DocumentInfo { hash: d.hash.clone(), tokens: d.tokens, lines: d.lines, ..info });
             let system = self.default_system_message();
             candidates.extend(system.map(|s| vec![s, document.clone()]));
             candidates.push(vec![document]);
@@ -253,15 +260,8 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text))
     }
 
-    /// Why a document is left out; `None` if it is not. `tried`: files were read, and the documents with these names
-    /// are kept alone.
-    fn why_not(
-        &self,
-        tried: Option<&[String]>,
-        record: &DocumentRecord,
-        standing: Standing,
-        unread: &[Unread],
-    ) -> Option<String> {
+    /// Why a document is left out; `None` if it is not. `reads`: files were read.
+    fn why_not(&self, reads: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
         let path = record.document.path.as_deref();
         let what = match standing {
             Standing::Alone => return None,
@@ -275,13 +275,8 @@ impl State {
             return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
         }
         Some(match path {
-            Some(path) if is_file(path) => match tried {
-                Some(alone) if alone.contains(&record.document.name) => {
-                    "an earlier version, which its file does not hold any more".to_owned()
-                }
-                Some(_) => format!("{what}, and what was read now was not kept"),
-                None => format!("{what}; add --read to read it alone"),
-            },
+            Some(path) if is_file(path) && reads => format!("{what}, and reading its file did not change that"),
+            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),
         })

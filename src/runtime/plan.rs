@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use super::render::SMALL_REST;
 use super::segments::{self, boundary};
 use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
-use crate::core::sanitize::shell_word;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{Segment, SegmentId, TextBoundary};
@@ -38,9 +37,25 @@ impl State {
     pub fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
         match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
-            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
+            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(number))),
             rendered => Ok(rendered?),
         }
+    }
+
+    fn what_is_damaged(&self, number: usize) -> String {
+        let path = self.here.tree.path();
+        let after = path.get(number.saturating_sub(1)..).unwrap_or(&[]);
+        let way = match after.first().map(|m| m.role) {
+            Some(Role::System) => "/system TEXT sets the system text again".to_owned(),
+            role => {
+                let own = usize::from(role == Some(Role::Assistant));
+                let count = after.iter().filter(|m| m.begins_exchange()).count() + own;
+                format!("/undo {count} goes back to before it")
+            }
+        };
+        format!(
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {way}."
+        )
     }
 
     /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
@@ -60,30 +75,6 @@ impl State {
         let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
         let proven = |text: &&str| TextBoundary::of(text) == boundary;
         [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
-    }
-
-    fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
-        let damaged = path.get(number.saturating_sub(1));
-        let what = format!(
-            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it."
-        );
-        if self.attendance == Attendance::Absent {
-            return format!(
-                "{what} Open the session (sala-chat -r {}) and /undo to before it, or start a new one.",
-                shell_word(&self.here.name)
-            );
-        }
-        let open = self.here.tree.path();
-        let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
-        match (damaged.map(|d| d.role), place) {
-            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text again."),
-            (Some(role), Some(at)) => {
-                let own = usize::from(role == Role::Assistant);
-                let count = open.iter().skip(at).filter(|m| m.begins_exchange()).count() + own;
-                format!("{what} /undo {count} goes back to before it.")
-            }
-            (Some(_) | None, _) => format!("{what} /undo goes back to before it."),
-        }
     }
 
     /// Whether the disk may hold more state for the text than the live path.

@@ -153,10 +153,6 @@ impl Tree {
         Some(self.children(self.head)).filter(|below| below.len() > 1)
     }
 
-    pub fn number_below(&self) -> u64 {
-        self.path().len() as u64 + 1
-    }
-
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
         self.branching().map_or((1, 1), |at| self.position_among_siblings(at))

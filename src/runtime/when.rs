@@ -69,9 +69,8 @@ impl Verb {
             .zip(grown)
             .filter_map(|(place, grown)| Some((place, self.answer_at(place, grown?).transpose()?)))
             .collect();
-        let lines: Vec<u64> =
-            answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(place, _)| place.line).collect();
-        if lines.is_empty() {
+        let done = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
+        if done == 0 {
             self.unstopped()?;
         }
         let mut page = changes(&answers);
@@ -81,10 +80,9 @@ impl Verb {
                  tokens one is kept of what is read from then on.\n",
             );
         }
-        let (name, all) = document.map_or((String::new(), 0), |d| (d.name, d.lines));
-        let (done, states) = (lines.len(), counted(of as u64, "kept state"));
-        let (asked, seconds) = (listed(&lines, all), started.elapsed().as_secs_f64());
-        page.push_str(&format!("\nAsked after {done} of {states} of {name} ({asked}), in {seconds:.1} s.\n"));
+        let name = document.map_or(String::new(), |d| d.name);
+        let (states, seconds) = (counted(of as u64, "kept state"), started.elapsed().as_secs_f64());
+        page.push_str(&format!("\nAsked after {done} of {states} of {name}, in {seconds:.1} s.\n"));
         self.page(&format!("When: {question}"), page)
     }
 }
@@ -157,14 +155,4 @@ fn changes(answers: &[(&Place, Result<String, String>)]) -> String {
         });
     }
     text
-}
-
-/// `lines 10, 20 and 30 of 90`.
-fn listed(lines: &[u64], all: u64) -> String {
-    let shown: Vec<String> = lines.iter().map(|line| grouped(*line)).collect();
-    match shown.as_slice() {
-        [] => counted(all, "line"),
-        [one] => format!("line {one} of {}", grouped(all)),
-        [many @ .., last] => format!("lines {} and {last} of {}", many.join(", "), grouped(all)),
-    }
 }

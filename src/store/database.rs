@@ -85,7 +85,8 @@ pub struct Store {
     /// Segments with state this process failed to read, and why; the next process tries again.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
     pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
-    pub(super) uses: Mutex<Uses>,
+    /// Paths of state that were used, in order, which the database does not have yet.
+    pub(super) uses: Mutex<Vec<Vec<SegmentId>>>,
     /// (device, inode) of directory and database at opening.
     pub(super) identity: Option<[(u64, u64); 2]>,
     /// The database and the mark name the same directory, so files without a row may be removed.
@@ -95,14 +96,6 @@ pub struct Store {
     pub(super) copy: Option<super::scratch::Scratch>,
     /// It is read-only because of the folder itself: damage or permissions, not a full disk or a newer program.
     pub broken: bool,
-}
-
-/// Uses of state that the database does not have yet.
-#[derive(Debug, Default)]
-pub(super) struct Uses {
-    pub count: u64,
-    /// For each segment: the number of its last path, and the time of that, ms since the epoch.
-    pub last: HashMap<SegmentId, (u64, i64)>,
 }
 
 impl Store {

@@ -6,12 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 
 use rusqlite::params;
 
 use super::database::{Access, Store, lock, next_use};
-use super::directory::SegmentName;
 use super::error::Result;
 use super::format::FileKind;
 use super::query;
@@ -122,7 +120,7 @@ impl Store {
         }
         self.write_uses();
         // A use counts even if it could not be written.
-        let spare: Vec<SegmentId> = spare.iter().chain(lock(&self.uses).last.keys()).copied().collect();
+        let spare: Vec<SegmentId> = spare.iter().chain(lock(&self.uses).iter().flatten()).copied().collect();
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
@@ -164,41 +162,6 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// Removes state files until `bytes` are free or removed: those without a row, then the least recently used, of one
-    /// path the last first, and those of marks and heads at the end. Returns the removed ones, which the caller records.
-    pub(super) fn remove_oldest(&self, bytes: u64) -> Result<Vec<(SegmentId, FileKind)>> {
-        let order = self.read(|db| {
-            let tree = light(db)?;
-            let needed = ids(db, MARK_SEGMENTS)?.into_iter().chain(ids(db, HEAD_SEGMENTS)?);
-            let needed = with_ancestors(&tree, needed);
-            let mut order: Vec<Light> = tree.into_values().collect();
-            order.sort_by_key(|l| (needed.contains(&l.id), l.used, Reverse(l.start)));
-            Ok(order)
-        })?;
-        let known: HashSet<SegmentId> = order.iter().map(|l| l.id).collect();
-        let without_row = |name: PathBuf| match SegmentName::of(&name)? {
-            SegmentName::State(id, kind) => Some((id, kind)).filter(|_| !known.contains(&id)),
-            SegmentName::Unfinished => None,
-        };
-        let names = self.disk.list(&self.layout.segments).unwrap_or_default();
-        let files = names.into_iter().filter_map(without_row);
-        let (mut gone, mut freed) = (Vec::new(), 0);
-        for (id, kind) in files.chain(order.iter().flat_map(|l| [(l.id, FileKind::End), (l.id, FileKind::Rows)])) {
-            if freed >= bytes || !self.disk.free_bytes(&self.layout.root).is_ok_and(|free| free < bytes) {
-                break;
-            }
-            let path = self.layout.file(&id, kind);
-            if let Ok(look) = self.disk.look(&path)
-                && look.is_file
-                && self.disk.remove(&path).is_ok()
-            {
-                freed += look.bytes;
-                gone.push((id, kind));
-            }
-        }
-        Ok(gone)
-    }
-
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let had: Vec<_> = gone.iter().filter(|(.., bytes)| *bytes > 0).copied().collect();
         // Another process may have saved some again meanwhile.
@@ -215,37 +178,28 @@ impl Store {
         if *self.access() != Access::Writable {
             return;
         }
-        let mut noted = lock(&self.uses);
-        noted.count += 1;
-        let now = (noted.count, now_ms());
-        noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+        lock(&self.uses).push(path.iter().map(|segment| segment.id).collect());
     }
 
     /// Stores the noted uses. Best effort: they only order dropping, and a failed write keeps them noted.
     pub(super) fn write_uses(&self) {
-        let noted = std::mem::take(&mut lock(&self.uses).last);
+        let noted = std::mem::take(&mut *lock(&self.uses));
         if noted.is_empty() {
             return;
         }
-        let mut noted: Vec<(SegmentId, (u64, i64))> = noted.into_iter().collect();
-        noted.sort_unstable_by_key(|(_, (path, _))| *path);
         let written = self.transaction(|tx| {
             let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
-            for path in noted.chunk_by(|(_, (a, _)), (_, (b, _))| a == b) {
+            for path in &noted {
                 let used = next_use(tx)?;
-                for (id, (_, ms)) in path {
-                    update.execute(params![id.0, used, ms])?;
+                for id in path {
+                    update.execute(params![id.0, used, now_ms()])?;
                 }
             }
             Ok(())
         });
         if let Err(e) = written {
             tracing::debug!("which state was used is not written: {e}");
-            // A use noted meanwhile is newer.
-            let mut uses = lock(&self.uses);
-            for (id, at) in noted {
-                uses.last.entry(id).or_insert(at);
-            }
+            lock(&self.uses).splice(0..0, noted);
         }
     }
 }
@@ -303,52 +257,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rusqlite::Transaction;
-
-    use super::super::commit::Change;
-    use super::super::disk::RealDisk;
-    use super::super::segment::{NewSegment, TextBoundary};
     use super::*;
-
-    #[test]
-    fn making_room_removes_state_in_the_order_of_use_whatever_the_age_of_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Arc::new(RealDisk), Default::default()).unwrap();
-        let add = |token: u32, parent: Option<SegmentId>| {
-            let segment = NewSegment {
-                fingerprint: "m".into(),
-                parent,
-                start: u64::from(parent.is_some()),
-                prompt: vec![token],
-                completion: Vec::new(),
-                boundary: TextBoundary::of("t"),
-                kind: SegmentKind::Turn,
-            };
-            let id = segment.id();
-            store.apply(&[Change::AddSegment(Box::new(segment))]).unwrap();
-            id
-        };
-        let root = add(1, None);
-        // The last is used last, two are on one path, and used at once.
-        let all = [root, add(2, Some(root)), add(3, None)];
-        for (id, used) in [(all[0], 2), (all[1], 2), (all[2], 9)] {
-            let use_it = |tx: &Transaction<'_>| {
-                Ok(tx.execute("UPDATE segment SET used = ?2 WHERE id = ?1", params![id.0, used])?)
-            };
-            store.transaction(use_it).unwrap();
-        }
-        for id in all.iter().rev() {
-            std::fs::write(store.layout.file(id, FileKind::End), b"state").unwrap();
-        }
-        std::fs::write(store.layout.file(&root, FileKind::Rows), b"state").unwrap();
-        let unknown = SegmentId([5; 32]);
-        std::fs::write(store.layout.file(&unknown, FileKind::End), b"state").unwrap();
-        let gone = store.remove_oldest(u64::MAX).unwrap();
-        let end = |id| (id, FileKind::End);
-        assert_eq!(gone, [end(unknown), end(all[1]), end(root), (root, FileKind::Rows), end(all[2])]);
-    }
 
     #[test]
     fn thinning_is_monotonic_and_leaves_logarithmically_many() {

@@ -10,24 +10,17 @@ use super::database::{Access, Limits, Store};
 use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
-use super::format::FileKind;
 use super::salvage::{copy_database, private_place, salvage};
 use super::schema;
 use super::scratch::Scratch;
-use super::segment::SegmentId;
 use crate::core::counted;
 use crate::core::plain_words;
-
-/// Bytes that the database needs for its own work, with much to spare.
-const ROOM: u64 = 1 << 20;
 
 /// The purpose of opening: decides the reaction to a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Write,
     Read,
-    /// To make room: without a reserve the oldest state is removed first.
-    Free,
 }
 
 /// A directory that is being opened.
@@ -57,12 +50,6 @@ impl Store {
             return Place { layout: Layout::new(&absolute), disk, limits }.nothing();
         }
         open_for(root, disk, limits, Purpose::Read)
-    }
-
-    /// As [`Store::open`], to make room: on a full disk without a reserve it removes files of the oldest state until
-    /// there is room to work.
-    pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
-        open_for(root, disk, limits, Purpose::Free)
     }
 }
 
@@ -132,30 +119,11 @@ impl Place {
                 Err(e) => return Err(e),
             }
         }
-        let full = format!("Disk full on {shown} and no reserve left");
-        if purpose != Purpose::Free {
-            return self.readable(format!(
-                "{full}: texts can be read, nothing is saved. Free some space, or drop old state: sala-chat prune"
-            ));
-        }
-        let gone = self.readable(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
-        if gone.is_empty() {
-            let none = format!("{full}, and no state that could be removed now. Free some space elsewhere.");
-            return self.readable(none);
-        }
-        let went = format!("removed {} of the oldest state", counted(gone.len() as u64, "file"));
-        match self.writable() {
-            Ok(mut store) => {
-                // A loss that cannot be recorded now is found again at the next use.
-                store.declare_all_missing(&gone);
-                store.notes.push(format!("{full}: {went}; it is read again when needed."));
-                Ok(store)
-            }
-            Err(e) if e.is_full() => {
-                self.readable(format!("{full}: {went}, but the disk is still full. Free some space elsewhere."))
-            }
-            Err(e) => Err(e),
-        }
+        self.readable(format!(
+            "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space. Files in {} \
+             may be deleted; their state is read again when needed.",
+            layout.segments.display()
+        ))
     }
 
     fn writable(&self) -> Result<Store> {
@@ -254,18 +222,6 @@ impl Place {
 }
 
 impl Store {
-    /// Removes the least recently used state files until the database has room to work, unless a process is writing
-    /// some or the directory is not the one of the database. This store reads a copy, so the caller records the loss.
-    fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
-        let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
-        let lock = self.layout.open_lock("writing").ok().filter(|lock| known && lock.try_lock().is_ok());
-        if lock.is_none() {
-            return Vec::new();
-        }
-        let gone = self.remove_oldest(ROOM).unwrap_or_default();
-        gone.into_iter().map(|(id, kind)| (id, kind, "removed when the disk was full".to_owned())).collect()
-    }
-
     /// Compares the directory's mark with the database's. Marks a new directory or one of an earlier version.
     fn recognise(&mut self) {
         let wanted = self.directory_id();

@@ -216,8 +216,6 @@ pub enum KeyError {
         "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
     )]
     Typing { key: String, action: String },
-    #[error("keys: \"{0}\" and \"{1}\" are the same key; keep one of them")]
-    Twice(String, String),
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
     Action(String),
 }
@@ -254,19 +252,6 @@ impl KeyTable {
         }
         self.0.insert(parsed, action);
         Ok(())
-    }
-
-    pub fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<KeyError> {
-        let mut known: HashMap<Key, &str> = HashMap::new();
-        let mut found = Vec::new();
-        for name in names {
-            let Some(key) = Key::parse(name) else { continue };
-            match known.get(&key) {
-                Some(first) => found.push(KeyError::Twice((*first).to_owned(), name.to_owned())),
-                None => drop(known.insert(key, name)),
-            }
-        }
-        found
     }
 
     pub fn action(&self, key: Key) -> Option<Action> {

@@ -1,14 +1,12 @@
 //! Places on the screen, for `update` (heights for scrolling) and `view` (drawing).
 
-use std::borrow::Cow;
-
 use ratatui::layout::Rect;
 
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row, first_rows};
 use super::tour::Tour;
 use super::transcript::Scroll;
-use super::{App, Question, entry};
+use super::{App, entry, question};
 use crate::runtime::protocol::{Level, SaveState};
 
 pub const MIN_SIZE: (u16, u16) = (30, 8);
@@ -89,31 +87,6 @@ pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     first_rows(rows, NOTE_ROWS, cells)
 }
 
-/// With parallel answers, several choices share a row, so that half of the body is left for the answers.
-pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
-    let height = if app.open.several.is_some() { body / 2 } else { body };
-    question.rows(usize::from(app.size.0), usize::from(height))
-}
-
-pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
-    let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
-    let Some(several) = app.open.several.as_ref().filter(|_| chooses) else { return Cow::Borrowed(question) };
-    let short = question.without_labels();
-    let rows = several_rows(body, below, question_height(app, &short, body));
-    match several.is_in_sight(usize::from(app.size.0), usize::from(rows)) {
-        true => Cow::Owned(short),
-        false => Cow::Borrowed(question),
-    }
-}
-
-fn question_height(app: &App, question: &Question, body: u16) -> u16 {
-    u16::try_from(question_rows(app, question, body).len() + 1).unwrap_or(body).min(body)
-}
-
-fn several_rows(body: u16, below: u16, question: u16) -> u16 {
-    body.saturating_sub(below + question)
-}
-
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
     let row = |y: u16, rows: u16| Rect { x: 0, y, width, height: rows };
@@ -136,7 +109,7 @@ pub fn regions(app: &App) -> Regions {
     let body = height.saturating_sub(top + below);
     let below_question = banner + note + queue;
     let question = app.questions.front().filter(|_| app.open.several.is_some());
-    let question = question.map_or(0, |q| question_height(app, &shown_question(app, q, body, below_question), body));
+    let question = question.map_or(0, |question| question::height(&question.rows(usize::from(width), body), body));
     let marker = u16::from(app.open.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(below_question + marker);
     let (column, x, other_x, heading) = match side {
@@ -169,7 +142,7 @@ pub fn regions(app: &App) -> Regions {
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, status),
         hint: row(top + body + 1 + composer + status, 1),
-        several: row(top, several_rows(body, below_question, question)),
+        several: row(top, body.saturating_sub(below_question + question)),
         below_question,
         overlay: row(top, body),
         column_cells: usize::from(cells),

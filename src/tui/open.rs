@@ -90,7 +90,6 @@ pub struct Session {
     pub(super) held: Option<Notice>,
     mark: Mark,
     news: bool,
-    refused: Option<String>,
 }
 
 impl Session {
@@ -245,8 +244,7 @@ impl Sessions {
 
     /// The lines of all sessions that wait to be sent.
     pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
-        // The session on screen has no refused line: the input has it.
-        self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line).chain(&s.refused))
+        self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line))
     }
 
     /// Names and drafts of the sessions off screen.

@@ -7,7 +7,7 @@
 use ratatui::layout::Rect;
 
 use super::App;
-use super::cells::{ellipsis, fit, width};
+use super::cells::{ellipsis, width};
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 use super::paint::Painter;
@@ -15,8 +15,6 @@ use super::pick::FilePick;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
 use crate::runtime::protocol::Choice;
-
-const CHOICE_CELLS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
@@ -51,12 +49,6 @@ impl Question {
         Question { asker, text, choices, pick: None, standing }
     }
 
-    pub(super) fn without_labels(&self) -> Question {
-        let mut question = self.clone();
-        question.choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
-        question
-    }
-
     pub fn keys(&self) -> impl Iterator<Item = (String, &str)> {
         let name = |key: char| match key {
             '\n' => "Enter".to_string(),
@@ -71,11 +63,11 @@ impl Question {
         self.standing == Standing::Asks && wanted <= cells
     }
 
-    pub fn rows(&self, cells: usize, height: usize) -> Vec<Row> {
+    pub fn rows(&self, cells: usize, height: u16) -> Vec<Row> {
         let mut rows = wrap_text(&self.text, Face::from(Role::Warn).bold(), cells.saturating_sub(4));
         if !self.is_in_the_input(cells) {
             let others = rows.len() + 1 + usize::from(self.standing != Standing::Asks);
-            rows.append(&mut self.choice_rows(cells, height, others));
+            rows.append(&mut self.choice_rows(cells, usize::from(height), others));
         }
         if self.standing != Standing::Asks {
             let hint = format!("{TAKE_UP} answers, or an empty input");
@@ -84,29 +76,19 @@ impl Question {
         rows
     }
 
+    /// A row for each choice, or as many on a row as fit.
     fn choice_rows(&self, cells: usize, height: usize, others: usize) -> Vec<Row> {
         let keys: Vec<(String, &str)> = self.keys().collect();
-        if keys.len() + others <= height {
-            let room = cells.saturating_sub(12);
-            let row = |(key, what): &(String, &str)| {
-                Row::from(vec![
-                    Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
-                    Span::new(ellipsis(what, room), Role::Text),
-                ])
-            };
-            return keys.iter().map(row).collect();
+        if keys.len() + others > height || keys.iter().any(|(_, what)| what.is_empty()) {
+            let all: Vec<String> = keys.iter().map(|(key, what)| format!("{key} {what}")).collect();
+            return wrap_text(&all.join("   "), Face::from(Role::Key).bold(), cells.saturating_sub(4));
         }
-        let cells = cells.saturating_sub(4);
-        let rows = (height / 2).saturating_sub(others).max(1);
-        let columns = keys.len().div_ceil(rows).clamp(1, (cells / CHOICE_CELLS).max(1));
-        let choice = |(key, what): &(String, &str)| {
-            let room = (cells / columns).saturating_sub(width(key) + 2);
-            [
-                Span::new(format!("{key} "), Face::from(Role::Key).bold()),
-                Span::new(format!("{} ", fit(what, room)), Role::Text),
-            ]
+        let room = cells.saturating_sub(12);
+        let row = |(key, what): &(String, &str)| {
+            let key = Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold());
+            Row::from(vec![key, Span::new(ellipsis(what, room), Role::Text)])
         };
-        keys.chunks(columns).map(|row| Row { spans: row.iter().flat_map(choice).collect(), ..Row::default() }).collect()
+        keys.iter().map(row).collect()
     }
 
     pub(super) fn is_of_runtime(&self) -> bool {
@@ -114,9 +96,14 @@ impl Question {
     }
 }
 
+/// With the line above, at most the body's.
+pub(super) fn height(rows: &[Row], body: u16) -> u16 {
+    u16::try_from(rows.len() + 1).unwrap_or(body).min(body)
+}
+
 /// Draws the rows of a question at the bottom of `body`. The rows `below` stay visible if there is room for both.
 pub(super) fn draw(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u16) {
-    let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
+    let height = height(rows, body.height);
     let bottom = body.bottom() - below.min(body.height - height);
     let area = Rect { y: bottom - height, height, ..body };
     painter.clear(area);

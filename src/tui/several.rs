@@ -45,20 +45,11 @@ impl Several {
         self.answers.iter().all(|a| a.progress == Progress::Done)
     }
 
-    pub(super) fn is_in_sight(&self, width: usize, height: usize) -> bool {
-        let (width, height) = inside(width, height);
-        let (_, rows) = self.columns_and_rows(width);
-        rows * LEAST_ROWS <= height
-    }
-
-    fn columns_and_rows(&self, cells: usize) -> (usize, usize) {
-        let most = ((cells + GAP) / (COLUMN + GAP)).max(1);
-        let columns = self.answers.len().clamp(1, most);
-        (columns, self.answers.len().div_ceil(columns).max(1))
-    }
-
+    /// Columns, rows, and how many rows are shown.
     fn grid(&self) -> (usize, usize, usize) {
-        let (columns, rows) = self.columns_and_rows(self.size.0);
+        let most = ((self.size.0 + GAP) / (COLUMN + GAP)).max(1);
+        let columns = self.answers.len().clamp(1, most);
+        let rows = self.answers.len().div_ceil(columns).max(1);
         (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
     }
 
@@ -68,7 +59,7 @@ impl Several {
     }
 
     pub(super) fn set_size(&mut self, width: usize, height: usize) {
-        self.size = inside(width, height);
+        self.size = (width.saturating_sub(2), height.saturating_sub(2));
     }
 
     pub(super) fn prepare(&mut self, glyphs: Glyphs) {
@@ -172,10 +163,6 @@ pub(super) fn key(app: &mut App, key: Key) -> bool {
         _ => return false,
     }
     true
-}
-
-fn inside(width: usize, height: usize) -> (usize, usize) {
-    (width.saturating_sub(2), height.saturating_sub(2))
 }
 
 #[cfg(test)]

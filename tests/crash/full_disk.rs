@@ -91,21 +91,20 @@ fn a_full_disk_allows_reads_exports_and_deletions() {
 }
 
 #[test]
-fn prune_makes_room_on_a_full_disk_that_has_no_reserve_left() {
+fn deleting_state_by_hand_makes_room_on_a_full_disk_that_has_no_reserve_left() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"
         say() { echo "$1=$2"; }
         export SALA_CHAT_SESSIONS_MIN_FREE_GIB=0
         seq 1 600 > notes.txt
         run -p "Hello there" -f notes.txt > first.txt 2>&1; say first $?
-        ls full/data/segments > before.txt
         rm -f full/data/reserve
         dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
         rm -f full/data/sala.db-wal full/data/sala.db-shm
         dd if=/dev/zero of=full/more bs=1 2> /dev/null
         run rm -y hello-there > rm.txt 2>&1; say rm $?
-        run prune > prune.txt 2>&1; say prune $?
-        ls full/data/segments > after.txt
+        rm -f full/data/segments/*
+        run -c -p "And then" > then.txt 2>&1; say then $?
         rm -f full/ballast full/more
         run -c -p "And now" > next.txt 2>&1; say next $?
         run doctor --check > doctor.txt 2>&1; say doctor $?
@@ -114,45 +113,12 @@ fn prune_makes_room_on_a_full_disk_that_has_no_reserve_left() {
     let Some(output) = on_small_disk(home.path(), script) else { return };
     let codes = String::from_utf8_lossy(&output.stdout);
     let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
-    for (code, file) in [("first=0", "first"), ("rm=74", "rm"), ("prune=0", "prune"), ("next=0", "next")] {
+    for (code, file) in [("first=0", "first"), ("rm=74", "rm"), ("then=0", "then"), ("next=0", "next")] {
         assert!(codes.lines().any(|line| line == code), "{code}: {codes}{}", read(&format!("{file}.txt")));
     }
-    assert!(read("rm.txt").contains("sala-chat prune"), "{}", read("rm.txt"));
-    assert!(read("prune.txt").contains("of the oldest state; it is read again when needed"), "{}", read("prune.txt"));
-    assert!(read("after.txt").lines().count() < read("before.txt").lines().count());
+    assert!(read("rm.txt").contains("segments may be deleted; their state is read again"), "{}", read("rm.txt"));
     // Nothing is left that the database has and the disk does not.
     assert!(codes.contains("doctor=0"), "{codes}{}", read("doctor.txt"));
-}
-
-#[test]
-fn prune_reports_removals_and_does_not_advise_itself() {
-    let home = tempfile::tempdir().unwrap();
-    // A file of state without bytes: its removal makes no room.
-    let script = r#"
-        say() { echo "$1=$2"; }
-        export SALA_CHAT_SESSIONS_MIN_FREE_GIB=0
-        run -p "Hello there" > first.txt 2>&1; say first $?
-        rm -f full/data/reserve full/data/segments/*
-        : > full/data/segments/$(printf 'ab%.0s' $(seq 32)).rows
-        dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
-        rm -f full/data/sala.db-wal full/data/sala.db-shm
-        dd if=/dev/zero of=full/more bs=1 2> /dev/null
-        run prune > some.txt 2>&1; say some $?
-        run prune > none.txt 2>&1; say none $?
-        rm -f full/ballast full/more
-        run -c -p "And now" > next.txt 2>&1; say next $?
-        exit 0
-    "#;
-    let Some(output) = on_small_disk(home.path(), script) else { return };
-    let codes = String::from_utf8_lossy(&output.stdout);
-    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
-    let (some, none) = (read("some.txt"), read("none.txt"));
-    for code in ["first=0", "some=74", "none=74", "next=0"] {
-        assert!(codes.lines().any(|line| line == code), "{code}: {codes}{some}{none}{}", read("next.txt"));
-    }
-    assert!(some.contains("removed 1 file of the oldest state, but the disk is still full"), "{some}");
-    assert!(none.contains("no state that could be removed now"), "{none}");
-    assert!(!some.contains("sala-chat prune") && !none.contains("sala-chat prune"), "{some}{none}");
 }
 
 #[test]

@@ -329,7 +329,7 @@ fn documents_of_a_folder_are_read_alone_under_their_names() {
         [("docs/a.md", true), ("docs/b.svg", true), ("docs/c.md", true), ("docs/c.md", false)],
         "{read:?}"
     );
-    let why = "an earlier version, which its file does not hold any more";
+    let why = "it was read after other text, and reading its file did not change that";
     assert_eq!(read.rows[3].failed.as_deref(), Some(why));
     t.quit();
 }

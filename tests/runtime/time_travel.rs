@@ -229,9 +229,9 @@ const DETOURS: [(&str, Detour); 13] = [
         t.note(Request::Mark("here".into()));
         t.note(Request::Undo(1));
         t.ask("Spell garden");
-        let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Prev)));
+        let note = t.note(Request::Branch(BranchTarget::Sibling(Sibling::Prev)));
         assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
-        t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
+        t.note(Request::Branch(BranchTarget::Sibling(Sibling::Next)));
         let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
         assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text

@@ -43,15 +43,7 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
 
 /// For a command that writes, and reports on standard error what opening found.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
-    changeable(context, opened(context, Store::open)?)
-}
-
-/// For a command that makes room: on a full disk it begins with old state.
-pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
-    changeable(context, opened(context, Store::open_to_free)?)
-}
-
-fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
+    let store = opened(context, Store::open)?;
     if let Access::ReadOnly { why } = store.access() {
         return Err(StoreError::ReadOnly { why: why.clone() }.into());
     }

@@ -21,8 +21,7 @@ pub struct LoadOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BranchTarget {
     List,
-    /// A sibling of the message with this number, else of the nearest message that has siblings.
-    Sibling(Option<u64>, Sibling),
+    Sibling(Sibling),
     Name(String),
 }
 

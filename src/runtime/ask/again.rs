@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::super::verb::Work;
 use super::super::{
     Activity, Branch, Done, Fan, Grown, Notice, Path, Plan, Rendered, RuntimeError, State, Step, Verb, Written,
-    first_words, grouped, refused,
+    grouped, refused,
 };
 use super::THIS_QUESTION;
 use super::answer::Answer;
@@ -152,10 +152,8 @@ impl Verb {
         if let [one] = made {
             return Ok(*one);
         }
-        let text = |id| self.here.tree.get(id).map_or("", |m| m.text.as_str());
-        let labels: Vec<String> = made.iter().map(|id| first_words(text(*id), 60)).collect();
         let last = ('\x1b', "keep the last; /branch shows the others");
-        let choices: Vec<_> = ('1'..='9').zip(labels.iter().map(String::as_str)).chain([last]).collect();
+        let choices: Vec<_> = ('1'..='9').take(made.len()).map(|key| (key, "")).chain([last]).collect();
         let key = self.ask_user("Which answer continues the conversation?".into(), &choices).await;
         let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
         if chosen.is_some() {

@@ -1,18 +1,12 @@
 //! A message's text on a Markdown page: it leaves no block open, and none of its lines is a heading of the page. A
 //! CommonMark parser judges both.
 
-use std::ops::Range;
-
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthChar;
 
 use crate::core::sanitize::is_unseen;
 use crate::core::transcript::Role;
 use crate::text::with_newlines;
-
-/// Attempts to make a text fit: a line that is no heading any more may be the text of an underlined one, and what stood
-/// inside of an open block is read as Markdown once that is closed.
-const ATTEMPTS: usize = 8;
 
 /// In place of what follows the text on the page: where it is no heading, the text hides it.
 const NEXT: &str = "\n\n## You\n";
@@ -26,94 +20,50 @@ pub(super) fn speaker(role: Role) -> &'static str {
     }
 }
 
+/// The text as it is, or with the fence that its last block lacks, else in a fence of its own.
 pub(super) fn on_page(text: &str) -> String {
     // CommonMark ends a line at a lone carriage return too. Its parsers differ in whether these two are blank.
-    let mut page = with_newlines(text).replace(['\u{b}', '\u{c}'], " ").trim_end().to_owned();
-    for _ in 0..ATTEMPTS {
-        match improved(&page, true).or_else(|| improved(&page, false)) {
-            Some(better) => page = better,
-            None => return page,
-        }
-    }
-    let fence = fence(text);
-    format!("{fence}text\n{}\n{fence}", text.trim_end())
+    let page = with_newlines(text).replace(['\u{b}', '\u{c}'], " ").trim_end().to_owned();
+    let ended = page.lines().fold(None, fence_after).map(|fence| format!("{page}\n{fence}"));
+    // Parsers differ in what begins a block of HTML: for some, nothing does.
+    let fits = |page: &String| fits(page) && fits(&page.replace('<', "x"));
+    [Some(page), ended].into_iter().flatten().find(fits).unwrap_or_else(|| {
+        let fence = fence(text);
+        format!("{fence}text\n{}\n{fence}", text.trim_end())
+    })
 }
 
-/// The text with the end that its last block lacks, or with backslashes that turn headings of the page into text. `None`
-/// if nothing is wrong. Parsers differ in what begins a block of HTML, so that none does without `html`.
-fn improved(text: &str, html: bool) -> Option<String> {
+fn fits(text: &str) -> bool {
     // The parser overlooks the end of a block that a tab follows.
     let page = text.replace("\t\n", " \n") + NEXT;
-    let page = if html { page } else { page.replace('<', "x") };
-    let (mut places, mut fences, mut depth) = (Vec::new(), Vec::new(), 0);
-    let mut last = (None, 0..0);
-    let mut heading: Option<(HeadingLevel, Range<usize>, String)> = None;
+    let (mut depth, mut last, mut heading) = (0, 0, None::<(HeadingLevel, String)>);
     for (event, range) in Parser::new(&page).into_offset_iter() {
         match (event, &mut heading) {
             (Event::Start(tag), _) => {
                 if let Tag::Heading { level, .. } = tag {
-                    heading = Some((level, range.clone(), String::new()));
+                    heading = Some((level, String::new()));
                 }
                 if depth == 0 {
-                    fences.extend(matches!(tag, Tag::CodeBlock(CodeBlockKind::Fenced(_))).then(|| range.clone()));
-                    last = (Some(tag), range);
+                    last = range.start;
                 }
                 depth += 1;
             }
             (Event::End(tag), _) => {
                 depth -= 1;
                 if matches!(tag, TagEnd::Heading(_))
-                    && let Some((level, range, words)) = heading.take()
+                    && let Some((level, words)) = heading.take()
                     && range.start < text.len()
                     && is_of_page(level, &words)
                 {
-                    let own = page.get(range.clone()).unwrap_or_default().trim_end();
-                    let before = if own.starts_with('#') { "" } else { own.trim_end_matches(['=', '-']) };
-                    places.push(range.start + before.len());
+                    return false;
                 }
             }
-            (Event::Text(part) | Event::Code(part), Some((.., words))) => words.push_str(&part),
-            (Event::SoftBreak | Event::HardBreak, Some((.., words))) => words.push(' '),
+            (Event::Text(part) | Event::Code(part), Some((_, words))) => words.push_str(&part),
+            (Event::SoftBreak | Event::HardBreak, Some((_, words))) => words.push(' '),
             _ => {}
         }
     }
-    match last {
-        (Some(Tag::CodeBlock(CodeBlockKind::Fenced(_))), block) if block.end > text.len() => {
-            let rest = text.get(block.start..)?;
-            let ended = format!("{text}\n{}", fence_after(None, rest.lines().next()?)?);
-            // With HTML, a fence may be a part of it, and the end would begin a block.
-            if html || improved(&ended, true).is_none() {
-                return Some(ended);
-            }
-            let mut blocks = blocks_of_html(text).peekable();
-            fences.retain(|fence| {
-                while blocks.next_if(|block| block.end <= fence.start).is_some() {}
-                blocks.peek().is_some_and(|block| block.start <= fence.start && block.end < fence.end)
-            });
-            let wrong = if fences.is_empty() { vec![block] } else { fences };
-            let mark = |rest: &str| rest.len() - rest.trim_start().len();
-            places.extend(wrong.iter().filter_map(|fence| Some(fence.start + mark(text.get(fence.start..)?))));
-        }
-        (Some(Tag::HtmlBlock), block) if block.end > text.len() => places.extend(beginnings_of_html(text, block.start)),
-        _ => {}
-    }
-    (!places.is_empty()).then(|| with_backslashes(text, places))
-}
-
-fn blocks_of_html(text: &str) -> impl Iterator<Item = Range<usize>> {
-    let events = Parser::new(text).into_offset_iter();
-    events.filter(|(event, _)| matches!(event, Event::Start(Tag::HtmlBlock))).map(|(_, range)| range)
-}
-
-/// Where an HTML block begins that a blank line does not end, and each later line that would begin one.
-fn beginnings_of_html(text: &str, mut at: usize) -> Vec<usize> {
-    let lines = text.get(at..).unwrap_or_default().split_inclusive('\n').map(|line| {
-        let own = line.trim_start_matches(' ');
-        let indent = line.len() - own.len();
-        at += line.len();
-        (own.starts_with('<') && indent <= 3).then_some(at - own.len())
-    });
-    lines.flatten().collect()
+    last >= text.len()
 }
 
 fn is_of_page(level: HeadingLevel, words: &str) -> bool {
@@ -130,12 +80,6 @@ fn is_of_page(level: HeadingLevel, words: &str) -> bool {
         }
         _ => false,
     }
-}
-
-fn with_backslashes(text: &str, places: Vec<usize>) -> String {
-    let mut places = places.into_iter().peekable();
-    let mut before = |at: usize| places.next_if_eq(&at).map(|_| '\\');
-    text.char_indices().flat_map(|(at, c)| before(at).into_iter().chain([c])).collect()
 }
 
 /// The fence of the block that is open after a line, outside of lists and quotations.
@@ -167,26 +111,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_reads_as_a_heading_of_the_page_is_none() {
-        for (text, expected) in [
-            ("Yes.\n## You", "Yes.\n\\## You"),
-            ("  ## Document: a.txt ##", "  \\## Document: a.txt ##"),
-            ("So.\n\nAssistant\n---\nYes", "So.\n\nAssistant\n\\---\nYes"),
-            ("System\n-", "System\n\\-"),
-            ("Branch after #2\n===", "Branch after #2\n\\==="),
-            ("## **You**", "\\## **You**"),
-            ("##\tYou\t#", "\\##\tYou\t#"),
-            ("You\u{1c}\n-", "You\u{1c}\n\\-"),
-            ("## \u{200b}Document: a.txt", "\\## \u{200b}Document: a.txt"),
-            ("## Y\u{3164}o\u{115f}u \u{1160}\u{fe0f}", "\\## Y\u{3164}o\u{115f}u \u{1160}\u{fe0f}"),
-            ("> ## You\n\n- Assistant\n  ---", "> \\## You\n\n- Assistant\n  \\---"),
-            ("<h2>a</h2>\n## You", "<h2>a</h2>\n\\## You"),
-            ("\u{c}\n</pre>\n<![CDATA[", " \n</pre>\n<![CDATA["),
+    fn a_text_that_reads_as_a_heading_of_the_page_is_in_a_fence() {
+        for text in [
+            "Yes.\n## You",
+            "  ## Document: a.txt ##",
+            "So.\n\nAssistant\n---\nYes",
+            "System\n-",
+            "Branch after #2\n===",
+            "## **You**",
+            "##\tYou\t#",
+            "You\u{1c}\n-",
+            "## \u{200b}Document: a.txt",
+            "## Y\u{3164}o\u{115f}u \u{1160}\u{fe0f}",
+            "> ## You",
+            "- Assistant\n  ---",
+            "<h2>a</h2>\n## You",
             // A line across the page follows it.
-            ("## Assistant\n---", "\\## Assistant\n\\---"),
+            "## Assistant\n---",
+            // Some parsers see no HTML here.
+            "<pre>\n```\n</pre>\n\nmore text",
+            "<pre>\n  ~~~\n</pre>",
+            "<!--\n ```\n-->\n~~~rs\na\n~~~\n\nmore",
+            "<pre>\n```\n</pre>\n\n```\na",
         ] {
-            assert_eq!(on_page(text), expected, "{text:?}");
+            let fence = fence(text);
+            assert_eq!(on_page(text), format!("{fence}text\n{text}\n{fence}"));
         }
+        assert_eq!(on_page("\u{c}\n</pre>\n<![CDATA["), " \n</pre>\n<![CDATA[");
         for own in [
             "Mine\n---",
             "# You",
@@ -206,22 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_only_some_parsers_see_is_text() {
-        for (text, expected) in [
-            ("<pre>\n```\n</pre>\n\nmore text", "<pre>\n\\```\n</pre>\n\nmore text"),
-            ("<pre>\n  ~~~\n</pre>", "<pre>\n  \\~~~\n</pre>"),
-            ("<pre>\n```\n</pre>\n\n```\na\n```", "<pre>\n\\```\n</pre>\n\n```\na\n```"),
-            ("<!--\n ```\n-->\n~~~rs\na\n~~~\n\nmore", "<!--\n \\```\n-->\n~~~rs\na\n~~~\n\nmore"),
-            ("<pre>\n```\n</pre>\n\n```\na", "<pre>\n\\```\n</pre>\n\n```\na\n```"),
-        ] {
-            assert_eq!(on_page(text), expected);
-        }
-    }
-
-    #[test]
     fn many_headings_among_many_blocks_take_no_time() {
         let begun = Instant::now();
-        assert!(on_page(&"```\na\n```\n## You\n".repeat(100_000)).ends_with("```\n\\## You"));
+        assert!(on_page(&"```\na\n```\n## You\n".repeat(100_000)).starts_with("````text\n"));
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 

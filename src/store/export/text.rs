@@ -282,11 +282,7 @@ mod tests {
     #[test]
     fn a_message_opens_no_fence_and_writes_no_heading_of_the_page() {
         let mut session = session(3, |i| (i > 0).then(|| i - 1));
-        let texts = [
-            "Why?\n~~~~py\n## You",
-            "So:\n```\n## Assistant\n```\n## Assistant\n ## You ##\n## Your turn\n## Document: a\n# Branch after #2",
-            "Cut\n```rust\nlet a",
-        ];
+        let texts = ["Why?\n~~~~py\n## You", "So:\n```\n## Assistant\n```\n## Your turn", "Cut\n```rust\nlet a"];
         for (m, text) in session.messages.iter_mut().zip(texts) {
             (m.text, m.meta.looked) = (text.to_owned(), None);
         }
@@ -294,8 +290,7 @@ mod tests {
         session.messages[2].meta.model = Some("demo".into());
         assert_eq!(
             markdown(&session),
-            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n \\## You ##\n\
-             ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
+            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n## Your turn\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
         );
         // Plain text has no block to close.
         assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));

@@ -1,17 +1,15 @@
-//! Theme files: TOML with `base`, `background` and a table `colours` of roles.
+//! Theme files: TOML with `base` and a table `colours` of roles.
 
 use std::ops::Range;
 
 use toml_edit::{Document, Item};
 
-use super::{Palette, ROLES, colour, look, place, rgb};
+use super::{Palette, ROLES, look, place};
 use crate::config::settings::Theme as ThemeName;
 use crate::text::near::nearest;
 
+/// `background` had a use in earlier versions.
 const KEYS: [&str; 3] = ["base", "background", "colours"];
-
-/// Least contrast of text in theme files: WCAG's limit for large text and parts of an interface.
-const LEAST: f64 = 3.0;
 
 struct Fault {
     at: usize,
@@ -54,22 +52,17 @@ fn read(name: &str, text: &str) -> Result<Palette, Fault> {
             .filter(|t| *t != ThemeName::Auto)
             .ok_or_else(|| fault(item.span(), "base must be dark, light or plain"))?,
     };
-    let background = table.get("background").map(|item| {
-        let value = item.as_str().and_then(|word| colour(&word.to_lowercase())).and_then(rgb);
-        value.ok_or_else(|| fault(item.span(), "background must be a colour as #rrggbb, or 16 to 255"))
-    });
-    let background = background.transpose()?;
     let mut palette = Palette { name: name.to_owned(), ..Palette::built_in(base, false) };
     if let Some(item) = table.get("colours") {
         let colours = item.as_table_like().ok_or_else(|| fault(item.span(), "colours must be a table: [colours]"))?;
         for (role, value) in colours.iter() {
-            role_look(&mut palette, role, value, background)?;
+            role_look(&mut palette, role, value)?;
         }
     }
     Ok(palette)
 }
 
-fn role_look(palette: &mut Palette, role: &str, value: &Item, background: Option<(u8, u8, u8)>) -> Result<(), Fault> {
+fn role_look(palette: &mut Palette, role: &str, value: &Item) -> Result<(), Fault> {
     let here = |what: String| fault(value.span(), what);
     let Some(row) = ROLES.iter().find(|r| r.name == role) else {
         let names = ROLES.iter().map(|r| r.name);
@@ -85,33 +78,10 @@ fn role_look(palette: &mut Palette, role: &str, value: &Item, background: Option
     if look.fg.is_some() && look.fg == look.bg {
         return Err(here(format!("{role}: text and background have the same colour")));
     }
-    let (fg, bg) = (look.fg.and_then(rgb), look.bg.map_or(background, rgb));
-    if let (Some(fg), Some(bg)) = (fg, bg) {
-        let contrast = ratio(fg, bg);
-        if contrast < LEAST {
-            return Err(here(format!(
-                "{role}: the contrast with the background is {contrast:.2}, and text needs {LEAST:.2}: choose colours further apart"
-            )));
-        }
-    }
     if let Some(place) = place(row.role).and_then(|i| palette.looks.get_mut(i)) {
         *place = look;
     }
     Ok(())
-}
-
-/// Contrast by WCAG 2: 1 (equal) to 21 (black and white).
-fn ratio(a: (u8, u8, u8), b: (u8, u8, u8)) -> f64 {
-    let (a, b) = (luminance(a), luminance(b));
-    (a.max(b) + 0.05) / (a.min(b) + 0.05)
-}
-
-fn luminance((r, g, b): (u8, u8, u8)) -> f64 {
-    let linear = |c: u8| match f64::from(c) / 255.0 {
-        c if c <= 0.040_45 => c / 12.92,
-        c => ((c + 0.055) / 1.055).powf(2.4),
-    };
-    0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)
 }
 
 #[cfg(test)]
@@ -123,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_file_changes_the_roles_that_it_names() {
-        let text = "base = \"light\"\nbackground = \"#fdf6e3\"\n[colours]\nyou = \"#657b00 bold\"\nselected = \"white on blue\"\n";
+        let text = "base = \"light\"\n[colours]\nyou = \"#657b00 bold\"\nselected = \"white on blue\"\n";
         let palette = Palette::read("mine", "mine.toml", text).unwrap();
         assert_eq!(palette.name, "mine");
         assert_eq!(palette.look(Role::You).fg, Some(Color::Rgb(0x65, 0x7b, 0)));
@@ -144,10 +114,7 @@ mod tests {
             ("[colours]\n\nyuo = \"red\"", 3, "unknown role yuo: did you mean you?"),
             ("[colours]\nyou = \"rred\"", 2, "you: rred is not a colour"),
             ("[colours]\nyou = 3", 2, "you must be text in quotes"),
-            ("[colours]\nyou = \"#333333 on #222222\"", 2, "contrast with the background is 1.2"),
-            ("background = \"#ffffff\"\n[colours]\n\nquote = \"#eeee00\"", 4, "quote: the contrast"),
             ("[colours]\nyou = \"red on red\"", 2, "the same colour"),
-            ("background = \"red\"", 1, "background must be"),
             ("colours = 3", 1, "colours must be a table"),
             ("a = = 2", 1, ""),
         ] {
@@ -155,12 +122,5 @@ mod tests {
             assert!(error.starts_with(&format!("t.toml, line {line}: ")) && error.contains(why), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
-    }
-
-    #[test]
-    fn known_ratios() {
-        assert!((ratio((0, 0, 0), (255, 255, 255)) - 21.0).abs() < 1e-9);
-        assert!((ratio((0x77, 0x77, 0x77), (255, 255, 255)) - 4.48).abs() < 0.01);
-        assert_eq!(ratio((9, 9, 9), (9, 9, 9)), 1.0);
     }
 }

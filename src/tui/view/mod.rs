@@ -11,7 +11,7 @@ mod transcript;
 
 use ratatui::Frame;
 
-use crate::tui::layout::{MIN_SIZE, question_rows, regions, shown_question};
+use crate::tui::layout::{MIN_SIZE, regions};
 use crate::tui::overlay::Overlay;
 use crate::tui::paint::Painter;
 use crate::tui::rows::Role;
@@ -65,13 +65,12 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         Some(_) => None,
         None => caret,
     };
-    let shown = app.questions.front().map(|q| shown_question(app, q, regions.overlay.height, regions.below_question));
-    let (passive, asks): (Option<&Question>, Option<&Question>) = match shown.as_deref() {
+    let (passive, asks): (Option<&Question>, Option<&Question>) = match app.questions.front() {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
         passive => (passive, None),
     };
     let below = if app.overlay.is_some() { 0 } else { regions.below_question };
-    let rows = |question: &Question| question_rows(app, question, regions.overlay.height);
+    let rows = |question: &Question| question.rows(usize::from(app.size.0), regions.overlay.height);
     if let Some(question) = passive {
         question::draw(&rows(question), &mut painter, regions.overlay, below);
     }

@@ -332,7 +332,7 @@ fn many_updates_are_read_anew_in_idle_time() {
     t.ask("And now?");
     assert!(t.work().0 < 60);
     // The branch that was left has the updates.
-    t.send(Request::Branch(BranchTarget::Sibling(None, Sibling::Prev)));
+    t.send(Request::Branch(BranchTarget::Sibling(Sibling::Prev)));
     t.note_with("Branch 1/2");
     t.quit();
 }

@@ -19,10 +19,10 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let mut t = Chat::new(dir.path(), resume("beside"));
     t.note_with("Resumed");
     assert_eq!((t.view().tree.branch, t.view().tree.timeline.len()), ((2, 2), 3));
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    let note = t.note(Request::Branch(BranchTarget::Sibling(Sibling::Number(1))));
     assert!(note.starts_with("Branch 1/2, at #4: "), "{note}");
     assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
-    t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(2))));
+    t.note(Request::Branch(BranchTarget::Sibling(Sibling::Number(2))));
     t.quit();
     let mut t = Chat::new(dir.path(), resume("deeper"));
     t.sync();
@@ -123,7 +123,7 @@ fn continuing_an_answer_keeps_the_messages_below_it() {
     assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
     let question = t.view().messages[0].id;
     assert_eq!(shown(&t), [question, more.id]);
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    let note = t.note(Request::Branch(BranchTarget::Sibling(Sibling::Number(1))));
     assert!(note.starts_with("Branch 1/2"), "{note}");
     let view = t.view();
     assert_eq!((view.messages.len(), view.messages[1].text.as_str()), (4, first.text.as_str()));
@@ -204,7 +204,7 @@ fn a_message_has_all_the_names_it_was_given() {
     assert!(note.ends_with("/goto c returns to it."), "{note}");
 }
 
-fn branches_are_counted_at_the_requested_message() {
+fn branches_are_counted_at_the_head_or_at_the_nearest_fork() {
     let dir = dir();
     let mut t = Chat::new(dir.path(), Setup::default());
     t.ask("One?");
@@ -215,37 +215,28 @@ fn branches_are_counted_at_the_requested_message() {
     t.finished();
     t.sync();
     assert_eq!(t.view().tree.branch, (2, 2));
+    let nearest = |sibling| Request::Branch(BranchTarget::Sibling(sibling));
     // Below the first question there are two answers, where the header counts.
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Next)));
-    assert!(note.starts_with("Branch 1/2 of #1, at #2: ") && note.ends_with(" Back: /branch #1 2"), "{note}");
+    let note = t.note(nearest(Sibling::Next));
+    assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
     assert_eq!(t.view().tree.branch, (2, 2));
-    // The way back is the number of the outer branch, which the list of branches shows.
     t.send(Request::Branch(BranchTarget::List));
     let note = t.note_with("There are other branches at");
-    assert!(note.contains("at #1 (1 of 2), #2 (2 of 2). /branch #1 next opens"), "{note}");
-    let sibling_of = |at, sibling| Request::Branch(BranchTarget::Sibling(Some(at), sibling));
-    let note = t.note(sibling_of(1, Sibling::Number(2)));
-    assert!(note.starts_with("Branch 2/2, at #2: "), "{note}");
-    assert_eq!(t.view().messages[0].text, "Uno?");
-    assert_eq!(t.note(sibling_of(2, Sibling::Next)), "There is no other branch at #2, only at #1.");
-    assert_eq!(t.note(sibling_of(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
-    t.note(sibling_of(1, Sibling::Prev));
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(3))));
-    assert_eq!(note, "There are branches 1 to 2 beside #2. Others are at #1: /branch #1 next");
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    assert!(note.contains("at #1 (1 of 2), #2 (2 of 2). /branch next opens one"), "{note}");
+    assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 here.");
+    assert_eq!(t.note(nearest(Sibling::Number(0))), "There are branches 1 to 2 here.");
+    let note = t.note(nearest(Sibling::Number(1)));
     assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
     // Gone back to before the first question, both go on from there.
-    let nearest = |sibling| Request::Branch(BranchTarget::Sibling(None, sibling));
     t.note(Request::Undo(1));
     t.send(Request::Branch(BranchTarget::List));
     t.note_with("2 branches continue from here. /branch 1 opens the first.");
-    assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 to go on to from here.");
     let note = t.note(nearest(Sibling::Number(2)));
     assert!(note.starts_with("Branch 2/2, at #2: "), "{note}");
     assert_eq!(t.view().messages[0].text, "Uno?");
     t.note(Request::Undo(1));
-    let note = t.note(sibling_of(1, Sibling::Next));
-    assert!(note.starts_with("Branch 1/2 of #1, at #2: ") && !note.contains("Back:"), "{note}");
+    let note = t.note(nearest(Sibling::Next));
+    assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
 }
 
 #[test]
@@ -256,7 +247,7 @@ fn redo_restores_undone_turns_in_a_reopened_session() {
     let name = t.name();
     t.note(Request::Undo(1));
     t.ask("Another?");
-    let note = t.note(Request::Branch(BranchTarget::Sibling(None, Sibling::Number(1))));
+    let note = t.note(Request::Branch(BranchTarget::Sibling(Sibling::Number(1))));
     assert!(note.starts_with("Branch 1/2"), "{note}");
     t.note(Request::Undo(1));
     t.quit();
@@ -342,5 +333,5 @@ with_both_tokenizers!(
     continuing_an_answer_keeps_the_messages_below_it,
     a_fork_during_an_answer_has_the_text_so_far,
     a_message_has_all_the_names_it_was_given,
-    branches_are_counted_at_the_requested_message,
+    branches_are_counted_at_the_head_or_at_the_nearest_fork,
 );

@@ -429,14 +429,14 @@ fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
 fn a_theme_error_is_short_in_the_list_and_full_when_chosen() {
     let mut s = open(80, 24);
     let origin = "/home/somebody/settings/of/programs/sala-chat/themes/bad.toml".to_owned();
-    let text = "base = \"dark\"\nbackground = \"#000000\"\n[colours]\nquote = \"#111111\"\n";
+    let text = "base = \"dark\"\n[colours]\nquote = \"red on red\"\n";
     let bad = ThemeRow { name: "bad".into(), palette: Palette::read("bad", &origin, text), origin };
     s.event(Event::Themes(theme_rows().into_iter().chain([bad]).collect()));
     let screen = s.screen();
-    assert!(screen.contains("bad                   line 4: quote: the contrast"), "{screen}");
+    assert!(screen.contains("bad                   line 3: quote: text and backgr"), "{screen}");
     s.press("end");
     let words = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("and text needs 3.00: choose colours further apart"), "{words}");
+    assert!(words.contains("quote: text and background have the same colour"), "{words}");
 }
 
 #[test]

@@ -305,13 +305,13 @@ fn quitting_reports_unsent_messages() {
     s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
     s.type_text("And what of the second?").press("enter ctrl-d");
     let shown = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(shown.contains("Still working.") && shown.contains("1 message was not sent"), "{shown}");
+    assert!(shown.contains("Still working.") && shown.contains("1 message not sent"), "{shown}");
     // A stop holds it back; nothing is at work then.
     s.press("n esc").notify(Notice::Activity(Activity::Idle));
     assert!(s.app.open.queue.held, "{}", s.screen());
     s.sent();
     s.press("ctrl-d");
-    assert!(s.screen().contains("1 message was not sent: Up finds it at the next start. Quit?"), "{}", s.screen());
+    assert!(s.screen().contains("1 message not sent, found with Up at the next start. Quit?"), "{}", s.screen());
     assert_eq!(s.sent(), []);
     s.press("y");
     let remembered = Request::Remember("And what of the second?".into());

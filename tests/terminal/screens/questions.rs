@@ -135,10 +135,10 @@ fn ctrl_d_quits_at_a_question_as_it_does_elsewhere() {
     // A possible loss raises one question, and staying decides as before.
     let mut s = with_line(stopped(1), "and who is it?");
     s.press("ctrl-d ctrl-d");
-    assert!(s.screen().contains("1 message was not sent"), "{}", s.screen());
+    assert!(s.screen().contains("1 message not sent"), "{}", s.screen());
     s.press("n");
     let screen = s.screen();
-    assert!(screen.contains("What now?") && !screen.contains("was not sent"), "{screen}");
+    assert!(screen.contains("What now?") && !screen.contains("not sent"), "{screen}");
     assert_eq!(s.sent(), []);
     s.press("esc");
     assert_eq!(s.sent(), [choose(1, '\x1b')]);

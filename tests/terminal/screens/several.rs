@@ -98,7 +98,7 @@ fn a_background_session_keeps_its_queue_and_shows_progress() {
     // Nothing is at work any more, but two lines wait there.
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("2 messages were not sent: Up finds them at the next start. A draft is in"), "{screen}");
+    assert!(screen.contains("2 messages not sent, found with Up at the next start. Quit?"), "{screen}");
     s.press("y");
     let all = s.all_sent();
     assert!(all.contains(&Request::Remember("with @file".into())) && all.ends_with(&[Request::Quit]), "{all:?}");
@@ -288,11 +288,11 @@ fn the_quit_question_is_current_and_closes_when_idle() {
     busy(&mut s);
     s.type_text("asked next").press("enter ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("Still working. Stop and quit?") && screen.contains("1 message was"), "{screen}");
+    assert!(screen.contains("Still working. Stop and quit?") && screen.contains("1 message not"), "{screen}");
     s.notify(Notice::Activity(Activity::Idle));
     let screen = s.screen();
     assert!(!screen.contains("Still working"), "{screen}");
-    assert!(screen.contains("1 message was not sent: Up finds it at the next start. Quit?"), "{screen}");
+    assert!(screen.contains("1 message not sent, found with Up at the next start. Quit?"), "{screen}");
     assert_eq!(s.sent(), []);
     s.press("n");
     assert_eq!(s.sent(), [Request::Ask("asked next".into())], "who stays goes on");

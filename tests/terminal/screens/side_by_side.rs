@@ -1,9 +1,7 @@
 //! Side-by-side answers: to one question, and of all documents of the library.
 
 use sala_chat::core::transcript::{Finish, Message, MessageId, Passage};
-use sala_chat::runtime::protocol::{
-    Activity, Choice, FanOut, FanOutRow, Level, Notice, Request, SaveState, SessionView,
-};
+use sala_chat::runtime::protocol::{Activity, Choice, FanOut, FanOutRow, Notice, Request, SessionView};
 use sala_chat::tui::Event;
 
 use super::stage::*;
@@ -34,9 +32,9 @@ fn answers_side_by_side() {
             id: 1,
             text: "Which answer continues the conversation?".into(),
             choices: vec![
-                choice('1', "It is Natasha"),
-                choice('2', "Natasha does"),
-                choice('3', "Nobody"),
+                choice('1', ""),
+                choice('2', ""),
+                choice('3', ""),
                 choice('\x1b', "keep the last; /branch shows the others"),
             ],
         });
@@ -81,14 +79,14 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
         s.notify(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
     }
     let choice = |key, label: String| Choice { key, label };
-    let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, format!("Answer {key}"))).collect();
+    let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, String::new())).collect();
     choices.push(choice('\x1b', "keep the last; /branch shows the others".into()));
     s.notify(Notice::Activity(Activity::Idle));
     s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     let screen = s.screen();
     for key in '1'..='9' {
-        assert!(screen.contains(&format!("{key} Answer {key}")), "{key}: {screen}");
+        assert!(screen.contains(&format!("{key} ")), "{key}: {screen}");
     }
     assert!(screen.contains("Esc keep"), "{screen}");
     // They can be looked at while one is to be chosen.
@@ -114,23 +112,19 @@ fn the_choice_of_an_answer_is_between_answers_and_queue() {
                 let lines: Vec<&str> = screen.lines().collect();
                 let first = lines.iter().position(|l| l.contains("Which answer continues the conversation?")).unwrap();
                 let last = usize::from(height) - 5 - waiting;
-                assert!(first == last || lines[last].contains(" Esc"), "{n}: {screen}");
+                let esc = lines[first + 1..=last].iter().any(|l| l.contains(" Esc"));
+                assert!(first == last || esc && !lines[last].trim().is_empty(), "{n}: {screen}");
                 assert!(lines[first - 2].contains("scroll"), "{n}: {screen}");
             };
             let screen = s.screen();
             check(&screen, 0);
-            // Text in sight is not repeated.
-            assert_eq!(labelled(&screen, n), !seen(&screen, n), "{n}: {screen}");
             assert_eq!(s.screen(), screen, "it is drawn as it was laid out from the first frame on");
             assert!((width, height, n) != (80, 24, 5) || seen(&screen, n), "{screen}");
             s.type_text("and then?");
-            let screen = s.screen();
-            assert!(labelled(&screen, n) || seen(&screen, n), "{n}: {screen}");
             s.press("enter");
             let screen = s.screen();
             assert!(screen.contains("queued: \"and then?\""), "{screen}");
             check(&screen, 1);
-            assert_eq!(labelled(&screen, n), !seen(&screen, n), "{n}: {screen}");
         }
     }
 }
@@ -142,7 +136,7 @@ fn choice_of(s: &mut Stage, n: i64) {
         s.notify(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
     }
     let keys = ('1'..='9').take(n as usize);
-    let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
+    let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: String::new() }).collect();
     choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
     s.notify(Notice::Activity(Activity::Idle));
     s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
@@ -151,33 +145,6 @@ fn choice_of(s: &mut Stage, n: i64) {
 /// Whether all answers are in sight.
 fn seen(screen: &str, n: i64) -> bool {
     (1..=n).all(|n| screen.contains(&format!("Answer {n} says so.")))
-}
-
-/// Whether all choices say what they mean.
-fn labelled(screen: &str, n: i64) -> bool {
-    (1..=n).all(|n| screen.contains(&format!("Told {n}")))
-}
-
-#[test]
-fn choices_are_labelled_once_their_answers_are_out_of_sight() {
-    let mut s = open(80, 15);
-    s.notify(Notice::Save(SaveState::NotSaved("disk full".into())));
-    choice_of(&mut s, 2);
-    let screen = s.screen();
-    assert!(seen(&screen, 2) && !labelled(&screen, 2), "{screen}");
-    s.type_text("one").press("enter").type_text("two").press("enter");
-    s.notify(Notice::Note(Level::Info, "So it is.".into()));
-    let screen = s.screen();
-    for what in ["NOT SAVED: disk full", "So it is.", "\"one\"", "\"two\""] {
-        assert!(screen.contains(what), "{what}: {screen}");
-    }
-    assert!(!seen(&screen, 2) && labelled(&screen, 2), "{screen}");
-    // A page over them hides them, too.
-    let mut s = open(80, 15);
-    choice_of(&mut s, 2);
-    s.notify(Notice::Page { title: "Found".into(), text: "a page".into() });
-    let screen = s.screen();
-    assert!(!seen(&screen, 2) && labelled(&screen, 2), "{screen}");
 }
 
 #[test]

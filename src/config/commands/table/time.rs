@@ -31,13 +31,9 @@ pub(super) const ROWS: &[Command] = &[
     command("fork", "[#N] [NAME]", "start a new session from here", fork)
         .options(&[("#N", "start after this exchange"), ("NAME", "of the new session")])
         .as_in("/fork #7 what-if"),
-    command("branch", "[#N] [K|next|prev|NAME]", "switch to another branch, or list them", branch)
-        .options(&[
-            ("#N", "a branch at this message instead of the nearest one"),
-            ("K", "the branch with this number"),
-            ("NAME", "a fork, or a mark"),
-        ])
-        .as_in("/branch #3 next")
+    command("branch", "[K|next|prev|NAME]", "switch to another branch, or list them", branch)
+        .options(&[("K", "the branch with this number"), ("NAME", "a fork, or a mark")])
+        .as_in("/branch next")
         .completes(Words(&["next", "prev"])),
     command("mark", "NAME", "name this point; its state is always kept", |a| runtime(Request::Mark(a.one("a name")?)))
         .as_in("/mark before-annex"),
@@ -97,27 +93,16 @@ fn fork(a: &Args<'_>) -> Result<Outcome, String> {
 }
 
 fn branch(a: &Args<'_>) -> Result<Outcome, String> {
-    let (mut at, mut which) = (None, None);
-    for word in a.words()? {
-        match word {
-            word if at.is_none() && word.starts_with('#') => at = message_number(word)?,
-            _ if which.is_some() => return Err("takes one branch; put quotes around spaces".into()),
-            _ => which = Some(word),
-        }
-    }
-    let sibling = match which {
-        // Most places have two.
-        None => at.map(|_| Sibling::Next),
-        Some("next") => Some(Sibling::Next),
-        Some("prev") => Some(Sibling::Prev),
-        Some(n) => n.parse().ok().map(Sibling::Number),
+    let mut words = a.words()?.into_iter();
+    let target = match (words.next(), words.next()) {
+        (_, Some(_)) => return Err("takes one branch; put quotes around spaces".into()),
+        (None, _) => BranchTarget::List,
+        (Some("next"), _) => BranchTarget::Sibling(Sibling::Next),
+        (Some("prev"), _) => BranchTarget::Sibling(Sibling::Prev),
+        (Some(word), _) => match word.parse() {
+            Ok(n) => BranchTarget::Sibling(Sibling::Number(n)),
+            Err(_) => BranchTarget::Name(word.into()),
+        },
     };
-    runtime(Request::Branch(match (sibling, which, at) {
-        (Some(sibling), _, at) => BranchTarget::Sibling(at, sibling),
-        (None, None, _) => BranchTarget::List,
-        (None, Some(name), None) => BranchTarget::Name(name.into()),
-        (None, Some(word), Some(_)) => {
-            return Err(format!("{word} is not a branch here; write a number, next or prev"));
-        }
-    }))
+    runtime(Request::Branch(target))
 }
