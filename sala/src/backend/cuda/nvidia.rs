@@ -26,7 +26,7 @@ use super::{images, limits};
 use crate::backend::Result;
 use crate::core::caught::caught;
 use cublaslt::CublasLt;
-use found::{allocation_kind, attribute, find};
+use found::{allocation_kind, attribute, find, words};
 pub use found::{list, usable};
 
 /// Mapping step of host memory: the size of a large page.
@@ -104,7 +104,7 @@ impl Nvidia {
         let (device, capability) = (found.device, found.capability);
         let say = |what: &str| {
             let what = what.to_owned();
-            move |e: result::DriverError| format!("{what}: {e}")
+            move |e: result::DriverError| format!("{what}: {}", words(e))
         };
         let attribute = |which: sys::CUdevice_attribute| attribute(device, which);
         use sys::CUdevice_attribute as A;

@@ -4,19 +4,21 @@ use cudarc::driver::{result, sys};
 
 use crate::backend::Result;
 
-fn driver_present() -> Result<(), String> {
-    // SAFETY: only opens the library and closes it again.
-    if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
+/// The driver's own words.
+pub(super) fn words(e: result::DriverError) -> String {
+    e.error_string().map_or_else(|_| format!("{:?}", e.0), |words| words.to_string_lossy().into_owned())
 }
 
 /// Names of the GPUs that the driver lists; the error is the reason why there is none.
 pub fn list() -> Result<Vec<String>, String> {
-    driver_present()?;
-    result::init().map_err(|e| format!("the driver does not start: {e}"))?;
-    let count = result::device::get_count().map_err(|e| format!("the driver lists no GPU: {e}"))?;
-    (0..count)
-        .map(|i| result::device::get(i).and_then(result::device::get_name).map_err(|e| format!("GPU {i}: {e}")))
-        .collect()
+    // SAFETY: only opens the library and closes it again.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("driver not found (libcuda.so.1)".to_owned());
+    }
+    result::init().map_err(|e| format!("the driver does not start: {}", words(e)))?;
+    let count = result::device::get_count().map_err(|e| format!("the driver lists no GPU: {}", words(e)))?;
+    let name = |i| result::device::get(i).and_then(result::device::get_name);
+    (0..count).map(|i| name(i).map_err(|e| format!("GPU {i}: {}", words(e)))).collect()
 }
 
 /// Takes no memory on the GPU.
@@ -37,11 +39,10 @@ pub(super) struct Found {
 pub(super) fn find(ordinal: usize) -> Result<Found, String> {
     use sys::CUdevice_attribute as A;
     let names = list()?;
-    let count = names.len();
-    let missing = || format!("GPU {ordinal} was asked for, the driver lists {count}");
-    let name = names.into_iter().nth(ordinal).ok_or_else(missing)?;
+    let missing = || format!("GPU {ordinal} was asked for, the driver lists {}", names.len());
+    let name = names.get(ordinal).cloned().ok_or_else(missing)?;
     let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
-    let device = result::device::get(index).map_err(|e| format!("cuDeviceGet: {e}"))?;
+    let device = result::device::get(index).map_err(|e| format!("cuDeviceGet: {}", words(e)))?;
     let capability = attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
         + attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     if capability < 80 {
@@ -53,8 +54,8 @@ pub(super) fn find(ordinal: usize) -> Result<Found, String> {
 
 pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, String> {
     // SAFETY: `device` came from the driver.
-    let value =
-        unsafe { result::device::get_attribute(device, which) }.map_err(|e| format!("cuDeviceGetAttribute: {e}"))?;
+    let value = unsafe { result::device::get_attribute(device, which) }
+        .map_err(|e| format!("cuDeviceGetAttribute: {}", words(e)))?;
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
