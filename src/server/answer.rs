@@ -20,6 +20,8 @@ pub(super) struct Answer {
     /// Certain text that is not sent yet.
     delta: Delta,
     likely: Vec<LikelyToken>,
+    /// Tokens that open the answer, or a thought in front of it.
+    undecided: Vec<LikelyToken>,
     pub sent: Choice,
     heard: bool,
 }
@@ -44,6 +46,7 @@ impl Answer {
             called: false,
             delta: Delta::default(),
             likely: Vec::new(),
+            undecided: Vec::new(),
             sent: Choice::default(),
             heard: true,
         }
@@ -68,11 +71,19 @@ impl Answer {
             let more = self.decoder.push(token);
             self.add(ask, more);
             if let Some(likely) = likely.next() {
-                self.likely.push(LikelyToken { token, likely, thought: !self.decoder.in_answer() });
+                self.undecided.push(LikelyToken { token, likely, thought: false });
+                self.decide(self.decoder.in_answer());
             }
         }
         self.report(ask);
         self.heard && !self.ended_itself()
+    }
+
+    /// Assigns the undecided tokens to the answer or to a thought.
+    fn decide(&mut self, answer: Option<bool>) {
+        if let Some(answer) = answer {
+            self.likely.extend(self.undecided.drain(..).map(|token| LikelyToken { thought: !answer, ..token }));
+        }
     }
 
     fn add(&mut self, ask: &Ask, more: Delta) {
@@ -146,6 +157,7 @@ impl Answer {
             // The end of the answer ended this call, so the call did not end the answer.
             self.called = false;
         }
+        self.decide(Some(true));
         self.report(ask);
     }
 

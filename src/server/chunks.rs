@@ -1,6 +1,8 @@
 //! Shared by chat completions and completions: what frames the choices of an object or of an event, finish reasons,
 //! log-probabilities.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -8,7 +10,7 @@ use super::stream::{data, data_done};
 use super::{Collected, Fields, LikelyToken, Result, Usage, Whole, fresh_id, now_s};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
-use crate::text::{Before, Tokenizer};
+use crate::text::{Before, Places, Tokenizer};
 
 pub(super) const MOST_CHOICES: u64 = 16;
 
@@ -124,44 +126,31 @@ pub(super) struct Table {
     best: Vec<Value>,
     #[serde(rename = "text_offset")]
     offsets: Vec<usize>,
-    /// Characters before the next token, each token spelled by itself.
-    #[serde(skip)]
-    pub at: usize,
 }
 
 impl Table {
-    pub(super) fn after(characters: usize) -> Table {
-        Table { at: characters, ..Table::default() }
-    }
-
     /// Adds the tokens of a prompt. The first has no log-probability, since no token precedes it. An implicit start
-    /// token is not part of the text.
-    pub(super) fn prompt(&mut self, tokenizer: &Tokenizer, tokens: &[Token], likely: &[Likely]) {
+    /// token is not part of the text and is left out.
+    pub(super) fn prompt(&mut self, tokenizer: &Arc<Tokenizer>, tokens: &[Token], likely: &[Likely]) {
+        let mut places = Places::of_prompt(Arc::clone(tokenizer));
         let known = std::iter::once(None).chain(likely.iter().map(Some));
-        let mut before = Before::Edge;
         for (n, (&token, likely)) in tokens.iter().zip(known).enumerate() {
-            self.add(tokenizer, token, likely);
-            if n > 0 || Some(token) != tokenizer.bos() {
-                self.at += tokenizer.spell(&[token], before).chars().count();
-            }
-            before = tokenizer.before_next(&[token], before);
+            let before_the_text = n == 0 && Some(token) == tokenizer.bos();
+            let at = if before_the_text { 0 } else { places.next(token) };
+            self.add(tokenizer, token, at, likely);
         }
     }
 
-    /// Adds the tokens of an answer, which shows no control tokens.
-    pub(super) fn answer(&mut self, tokenizer: &Tokenizer, tokens: &[LikelyToken]) {
-        for LikelyToken { token, likely, .. } in tokens {
-            self.add(tokenizer, *token, Some(likely));
-            if tokenizer.before_next(&[*token], Before::Text) == Before::Text {
-                self.at += tokenizer.spell(&[*token], Before::Text).chars().count();
-            }
+    pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[LikelyToken]) {
+        for token in tokens {
+            self.add(tokenizer, token.token, places.next(token.token), Some(&token.likely));
         }
     }
 
-    fn add(&mut self, tokenizer: &Tokenizer, token: Token, likely: Option<&Likely>) {
+    fn add(&mut self, tokenizer: &Tokenizer, token: Token, at: usize, likely: Option<&Likely>) {
         let spell = |token: Token| tokenizer.spell(&[token], Before::Text);
         let text = spell(token);
-        self.offsets.push(self.at);
+        self.offsets.push(at);
         self.log_probs.push(likely.map_or(Value::Null, |l| number(l.log_prob)));
         self.best.push(likely.map_or(Value::Null, |likely| {
             let mut best = Map::new();
@@ -198,8 +187,6 @@ pub(super) fn likely_chat(tokenizer: &Tokenizer, tokens: &[LikelyToken]) -> Valu
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::server::stream::Event;
 
@@ -258,34 +245,61 @@ mod tests {
         }
     }
 
+    /// The index, in characters, of the character that contains byte `at`.
+    fn place(text: &str, at: usize) -> usize {
+        text.char_indices().take_while(|(begins, _)| *begins <= at).count().saturating_sub(1)
+    }
+
     #[test]
-    fn offsets_are_places_in_the_text() {
-        let (prompt, answer) = ("Once upon a", "time there was");
+    fn offsets_are_places_in_the_text_where_tokens_are_parts_of_characters() {
+        let (prompt, answer) = ("Für \u{1F9ED} a", "Jürgen 你 \u{1F642}b");
         for tokenizer in both() {
             let read = tokenizer.encode_prompt(prompt).unwrap();
-            let mut written = tokenizer.encode_after(answer, Before::Text).unwrap();
-            written.extend(tokenizer.id("<|im_end|>"));
+            let written = token(&tokenizer.encode_after(answer, Before::Text).unwrap());
             let likely = vec![Likely { log_prob: -0.5, best: Vec::new() }; read.len() - 1];
             let mut table = Table::default();
             table.prompt(&tokenizer, &read, &likely);
-            assert_eq!(table.at, prompt.len());
-            let answered = token(&written);
-            table.answer(&tokenizer, &answered);
+            let after = Places::after(Arc::clone(&tokenizer), prompt.chars().count());
+            table.answer(&tokenizer, &mut after.clone(), &written);
+
+            // The start token, then by bytes; a tokenizer may put a space of its own in front.
+            let bytes = |tokens: &[Token]| tokens.iter().map(|t| tokenizer.bytes(*t).len()).sum::<usize>();
+            let own = bytes(&read[1..]) - prompt.len();
+            let mut expected = vec![0];
+            expected.extend((1..read.len()).map(|n| place(prompt, bytes(&read[1..n]).saturating_sub(own))));
             let whole = format!("{prompt}{answer}");
-            assert_eq!((table.at, table.offsets[..2].to_vec()), (whole.len(), vec![0, 0]));
-            for (token, at) in table.tokens.iter().zip(&table.offsets).skip(2) {
-                let shown = whole[*at..].starts_with(token.as_str()) || *at == whole.len();
-                assert!(shown, "{token:?} at {at} of {whole:?}");
-            }
+            let written_ids: Vec<Token> = written.iter().map(|t| t.token).collect();
+            let begins = |n: usize| prompt.len() + bytes(&written_ids[..n]);
+            expected.extend((0..written.len()).map(|n| place(&whole, begins(n))));
+            assert_eq!(table.offsets, expected);
+            assert!(expected.windows(2).skip(1).any(|w| w[0] == w[1]), "no character is made of several tokens");
+
             // A stream has one table for each token.
-            let mut at = prompt.len();
-            let streamed = answered.iter().flat_map(|one| {
-                let mut table = Table::after(at);
-                table.answer(&tokenizer, std::slice::from_ref(one));
-                at = table.at;
+            let mut places = after;
+            let streamed = written.iter().flat_map(|one| {
+                let mut table = Table::default();
+                table.answer(&tokenizer, &mut places, std::slice::from_ref(one));
                 table.offsets
             });
-            assert_eq!(streamed.collect::<Vec<usize>>(), table.offsets[read.len()..]);
+            assert_eq!(streamed.collect::<Vec<usize>>(), expected[read.len()..]);
+        }
+    }
+
+    #[test]
+    fn a_character_that_is_never_completed_has_a_place_and_a_hidden_token_takes_none() {
+        for tokenizer in both() {
+            let mut tokens = tokenizer.encode_after("a\u{1F642}", Before::Text).unwrap();
+            tokens.pop();
+            let cut = tokens.len();
+            tokens.extend(tokenizer.id("<|im_end|>"));
+            tokens.extend(tokenizer.encode_after("b", Before::Text).unwrap());
+            let mut decoder = crate::text::StreamDecoder::raw(Arc::clone(&tokenizer));
+            let text: String = tokens.iter().map(|t| decoder.push(*t).answer).collect();
+            assert_eq!(text, "a\u{FFFD}b");
+            let mut places = Places::after(Arc::clone(&tokenizer), 0);
+            let places: Vec<usize> = tokens.iter().map(|t| places.next(*t)).collect();
+            assert!(places[1..cut].iter().all(|at| *at == 1), "{places:?}");
+            assert_eq!((places[0], &places[cut..]), (0, &[2, 2][..]));
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
-use crate::text::{Before, Tokenizer};
+use crate::text::{Before, Places, Tokenizer};
 
 const MOST_PROMPTS: usize = 256;
 const DEFAULT_TOKENS: u64 = 16;
@@ -80,8 +80,8 @@ struct Completion {
     echoes: bool,
     echo: String,
     likely: bool,
-    /// Of a stream: the characters before the next token of each text.
-    places: Vec<usize>,
+    /// Of a stream: where the next token of each text begins.
+    places: Vec<Places>,
 }
 
 impl Completion {
@@ -90,14 +90,17 @@ impl Completion {
         self.echo = if self.echoes { prompt } else { String::new() };
     }
 
+    fn places(&self) -> Places {
+        Places::after(Arc::clone(&self.tokenizer), self.echo.chars().count())
+    }
+
     /// Log-probabilities of a choice, after those of the prompt if they were scored.
     fn table(&self, all: &Collected, choice: &Choice) -> Value {
         let mut table = Table::default();
         if let Some((tokens, likely)) = &all.scored {
             table.prompt(&self.tokenizer, tokens, likely);
         }
-        table.at = self.echo.chars().count();
-        table.answer(&self.tokenizer, &choice.tokens);
+        table.answer(&self.tokenizer, &mut self.places(), &choice.tokens);
         json!(table)
     }
 
@@ -124,10 +127,9 @@ impl Form for Completion {
             Event::Begun(_) if self.echo.is_empty() => return,
             Event::Begun(_) => &self.echo,
             Event::Text(text, tokens) => {
-                table = self.places.get_mut(index).filter(|_| self.likely).map(|at| {
-                    let mut table = Table::after(*at);
-                    table.answer(&self.tokenizer, tokens);
-                    *at = table.at;
+                table = self.places.get_mut(index).filter(|_| self.likely).map(|places| {
+                    let mut table = Table::default();
+                    table.answer(&self.tokenizer, places, tokens);
                     json!(table)
                 });
                 text
@@ -181,7 +183,7 @@ pub(super) async fn completions(State(shared): State<Arc<Shared>>, request: Requ
         && let Some((prompt, text)) = given.pop()
     {
         form.begin(text);
-        form.places = vec![form.echo.chars().count(); params.wanted];
+        form.places = vec![form.places(); params.wanted];
         let streamed = params.streamed;
         return answer(submit(&shared, prompt, params, None, shared.options.serve.queue)?, streamed, form).await;
     }

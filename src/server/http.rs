@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::ask::answers;
 use super::auth;
-use super::request::{self, BODY_BYTES, Context, REQUEST};
+use super::request::{self, BODY_BYTES, Context, Ends, REQUEST};
 use super::{
     Family, MCP, Mounted, Owner, Phase, Refusal, Result, Shared, chat, completions, files, fresh_id, locked, messages,
     plain, responses,
@@ -157,6 +157,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         program: shared.options.program.clone(),
         ..Context::default()
     });
+    let _ends = Ends(context.ended.clone());
     let has_body = !request.body().is_end_stream();
     let admitted = admitted(&shared, request, &connection, page.is_some()).await;
     connection.cut_short.fetch_or(has_body && admitted.is_err(), Ordering::Relaxed);

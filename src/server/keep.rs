@@ -6,7 +6,7 @@
 //! The server answers requests even when the disk fails. If the disk is slow or full, saves wait in memory up to a
 //! limit ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); beyond it nothing is kept. A damaged store is moved aside.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,8 @@ const TIDY_EVERY: u64 = 128;
 const MOST_WAITING: usize = 1_000;
 /// Maximum bytes of their texts and tokens, without those of the last one: each answer repeats all turns before it.
 const MOST_WAITING_BYTES: u64 = 256 << 20;
+/// Maximum of dropped answers in the list: far more than clients can name before they are on disk.
+const MOST_LEFT_OUT: usize = 2_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Keep {
@@ -41,11 +43,12 @@ pub(super) struct Keep {
     /// Bytes of the saves with a pending text.
     waiting: BTreeMap<u64, u64>,
     most_waiting: (usize, u64),
-    /// Answers dropped because the disk was too slow: an answer on top of one cannot be kept either.
-    left_out: HashSet<MessageId>,
+    /// Answers dropped because the disk was too slow, oldest first: an answer on top of one cannot be kept either.
+    left_out: VecDeque<MessageId>,
     saves: u64,
     tidying: Option<JoinHandle<()>>,
     warned: bool,
+    warned_left_out: bool,
 }
 
 impl Keep {
@@ -60,10 +63,11 @@ impl Keep {
             pending: HashMap::new(),
             waiting: BTreeMap::new(),
             most_waiting: (MOST_WAITING, MOST_WAITING_BYTES),
-            left_out: HashSet::new(),
+            left_out: VecDeque::new(),
             saves: 0,
             tidying: None,
             warned: false,
+            warned_left_out: false,
         })
     }
 
@@ -95,9 +99,12 @@ impl Keep {
     fn is_full(&mut self) -> bool {
         let (most, most_bytes) = self.most_waiting;
         let full = self.waiting.len() >= most || self.waiting_bytes() >= most_bytes;
-        if full {
-            let (count, size) = (self.waiting.len(), bytes(self.waiting_bytes()));
-            self.warn(&format!("{count} saves of {size} wait for the disk"));
+        if full && !std::mem::replace(&mut self.warned_left_out, true) {
+            tracing::warn!(
+                "{} saves of {} wait for the disk: until it has taken them, answers and their state are not kept",
+                self.waiting.len(),
+                bytes(self.waiting_bytes())
+            );
         }
         full
     }
@@ -108,6 +115,9 @@ impl Keep {
         let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
         if on_nothing || self.is_full() {
             self.left_out.extend(record.map(|r| r.message));
+            if self.left_out.len() > MOST_LEFT_OUT {
+                self.left_out.pop_front();
+            }
             return;
         }
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
@@ -161,9 +171,12 @@ impl Keep {
         }
     }
 
-    /// The texts of all saves up to this one are on disk.
     fn settle(&mut self, save: u64) {
         self.waiting = self.waiting.split_off(&(save + 1));
+        let (most, most_bytes) = self.most_waiting;
+        if self.waiting.len() <= most / 2 && self.waiting_bytes() <= most_bytes / 2 {
+            self.warned_left_out = false;
+        }
     }
 
     /// The save's state or row is on disk, or given up.
@@ -176,7 +189,7 @@ impl Keep {
 
     fn warn(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!("answers and their state are not kept: {reason}");
+            tracing::warn!("state of requests is not kept: {reason}");
         }
     }
 

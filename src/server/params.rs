@@ -159,33 +159,38 @@ fn schema_grammar(schema: Value, field: &str) -> Result<Grammar> {
 
 /// Reads `response_format`, or the format in the fields of other servers of open models.
 pub(super) fn response_format(fields: &mut Fields) -> Result<Format> {
-    let mut format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
+    let format = format_of(fields.object("response_format")?, "response_format", "json_schema")?;
     let structured = fields.object("structured_outputs")?.map(structured_outputs).transpose()?.flatten();
-    format = format.or(structured.map(|grammar| (grammar, "structured_outputs")));
-    for names in [["guided_json", "guided_regex", "guided_choice"], ["json_schema", "regex", "choice"]] {
-        format = format.or(grammar_of(fields, names)?.map(|grammar| (grammar, names[0])));
+    let format = format.or(structured.map(|grammar| (grammar, "structured_outputs")));
+    let why = "is not supported: send a JSON schema, a regular expression or a choice";
+    for name in ["grammar", "guided_grammar", "ebnf"] {
+        fields.refuse_because(name, why, |v| v == "")?;
     }
-    Ok(format)
+    let older = grammar_of(fields, ["guided_json", "guided_regex"], Some("guided_choice"))?;
+    Ok(format.or(older).or(grammar_of(fields, ["json_schema", "regex"], None)?))
 }
 
 fn structured_outputs(mut fields: Fields) -> Result<Option<Grammar>> {
     for name in ["grammar", "structural_tag"] {
         fields.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
     }
-    let grammar = grammar_of(&mut fields, ["json", "regex", "choice"])?;
+    let format = grammar_of(&mut fields, ["json", "regex"], Some("choice"))?;
     let object = fields.on("json_object")?.then(Grammar::object);
-    fields.done().map(|()| grammar.or(object))
+    fields.done().map(|()| format.map(|(grammar, _)| grammar).or(object))
 }
 
-fn grammar_of(fields: &mut Fields, [json, regex, choice]: [&'static str; 3]) -> Result<Option<Grammar>> {
+/// The first format of these fields, with its field.
+fn grammar_of(fields: &mut Fields, [json, regex]: [&'static str; 2], choice: Option<&'static str>) -> Result<Format> {
     let at = fields.name(json);
-    let json = fields.take(json).map(|schema| schema_grammar(schema, &at)).transpose()?;
-    let regex = fields.text(regex)?.filter(|regex| !regex.is_empty()).map(Grammar::Regex);
+    let schema = fields.take(json).map(|schema| schema_grammar(schema, &at)).transpose()?;
+    let pattern = fields.text(regex)?.filter(|pattern| !pattern.is_empty()).map(Grammar::Regex);
+    let format = schema.map(|grammar| (grammar, json)).or(pattern.map(|grammar| (grammar, regex)));
+    let Some(choice) = choice else { return Ok(format) };
     let texts: Option<Vec<String>> = fields.typed(choice, "a list of texts")?;
     if texts.as_ref().is_some_and(Vec::is_empty) {
         return Err(fields.wrong(choice, "must be a list of texts, it is empty"));
     }
-    Ok(json.or(regex).or(texts.map(Grammar::Choice)))
+    Ok(format.or(texts.map(|texts| (Grammar::Choice(texts), choice))))
 }
 
 #[derive(Clone, Debug, Default)]

@@ -23,7 +23,7 @@ use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
-use crate::engine::protocol::{ModelInfo, Token};
+use crate::engine::protocol::{Cancel, ModelInfo, Token};
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
@@ -195,6 +195,17 @@ pub(super) struct Context {
     pub left_out: Mutex<BTreeSet<String>>,
     /// When the reading of its PDFs must end, and the bytes of text that they may still have.
     pub pdfs: Mutex<Option<(Instant, u64)>>,
+    /// Set once the request is answered, or its connection closed.
+    pub ended: Cancel,
+}
+
+/// Cancels when it is dropped.
+pub(super) struct Ends(pub Cancel);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 pub(super) fn current() -> Arc<Context> {

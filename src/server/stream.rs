@@ -13,6 +13,7 @@ use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::request::Ends;
 use super::{Call, Family, Refusal, Result, object};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Cancel, Likely, Token};
@@ -223,7 +224,7 @@ impl Reporter {
 pub(super) struct Listener {
     from: UnboundedReceiver<Notice>,
     unread: Arc<AtomicUsize>,
-    cancel: Cancel,
+    _ends: Ends,
     /// The number of answers.
     pub wanted: usize,
 }
@@ -233,19 +234,13 @@ impl Listener {
         let (to, from) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         let reporter = Reporter { to, unread: Arc::clone(&unread) };
-        (reporter, Listener { from, unread, cancel: cancel.clone(), wanted })
+        (reporter, Listener { from, unread, _ends: Ends(cancel.clone()), wanted })
     }
 
     pub(super) async fn next(&mut self) -> Option<Notice> {
         let notice = self.from.recv().await?;
         self.unread.fetch_sub(notice.bytes(), Ordering::Relaxed);
         Some(notice)
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.cancel.cancel();
     }
 }
 

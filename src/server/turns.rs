@@ -12,10 +12,9 @@ use tokio::sync::Semaphore;
 use super::request::current;
 use super::{Fields, Refusal, Result, kind, leave_out, locked};
 use crate::config::settings::LoadConfig;
-use crate::core::plain_words;
-use crate::engine::protocol::Cancel;
+use crate::core::{counted, plain_words};
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, Problem, Remark, SourceError, SourceOptions};
+use crate::text::sources::{self, Cause, Problem, Remark, SourceError, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, decode};
 
 const PDF: &str = "application/pdf";
@@ -309,24 +308,34 @@ fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<St
     let context = current();
     let mut left = locked(&context.pdfs);
     let (end, room) = left.get_or_insert_with(|| (Instant::now() + Duration::from_secs(PDFS_S), PDFS_MIB << 20));
-    let time = end.saturating_duration_since(Instant::now());
-    if time.is_zero() || *room == 0 {
-        return Err(wrong(format!(
-            "is too much: a request's PDFs may take {PDFS_S} s and have {PDFS_MIB} MiB of text"
-        )));
-    }
-    // Clients send the request again.
-    let busy = |_| Refusal::new(503, "readers_busy", "other PDFs are being read; try again later");
-    let _turn = READERS.try_acquire().map_err(busy)?;
-    let fault = |e: std::io::Error| Refusal::internal(format!("{name} cannot be read here: {}", plain_words(&e)));
-    let folder = tempfile::tempdir().map_err(fault)?;
+    let time = || end.saturating_duration_since(Instant::now());
+    let beyond = || wrong(format!("is too much: a request's PDFs may take {PDFS_S} s and have {PDFS_MIB} MiB of text"));
+    let fault = |why: String| Refusal::internal(format!("{name} cannot be read here: {why}"));
+    let _turn = loop {
+        match READERS.try_acquire() {
+            _ if time().is_zero() || context.ended.is_cancelled() => return Err(beyond()),
+            Ok(turn) => break turn,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let folder = tempfile::tempdir().map_err(|e| fault(plain_words(&e)))?;
     let file = folder.path().join("document.pdf");
-    std::fs::write(&file, bytes).map_err(fault)?;
+    std::fs::write(&file, bytes).map_err(|e| fault(plain_words(&e)))?;
     let (reader, all) = (context.program.clone(), SourceOptions::new(&LoadConfig::default()));
-    let options = SourceOptions { reader, max_file_bytes: *room, convert_time: time, ..all };
-    let read = sources::gather(&[file.display().to_string()], &options, &Cancel::default()).map_err(|e| match e {
-        SourceError::File { problem: Problem::NeedsConverter { .. }, .. } => wrong("is no PDF".to_owned()),
-        SourceError::File { problem, .. } => wrong(format!("cannot be read: {problem}")),
+    let options = SourceOptions { reader, max_file_bytes: *room, convert_time: time(), ..all };
+    let unread = |problem: Problem| match problem {
+        Problem::NoTextLayer { pages } => {
+            wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
+        }
+        Problem::NeedsConverter { .. } => wrong("is no PDF".to_owned()),
+        Problem::Io(reason) | Problem::Document { reason, cause: Cause::Start, .. } => fault(reason),
+        Problem::TooLarge { .. } | Problem::Document { cause: Cause::Size, .. } => beyond(),
+        Problem::Document { .. } if time().is_zero() => beyond(),
+        Problem::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
+        other => wrong(format!("cannot be read: {other}")),
+    };
+    let read = sources::gather(&[file.display().to_string()], &options, &context.ended).map_err(|e| match e {
+        SourceError::File { problem, .. } => unread(problem),
         other => wrong(format!("cannot be read: {other}")),
     });
     let document = read?.documents.pop().ok_or_else(|| wrong("is empty".into()))?;

@@ -48,7 +48,7 @@ pub use own_space::Before;
 pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::Walk;
-pub use stream::{Begin, Delta, StreamDecoder};
+pub use stream::{Begin, Delta, Places, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Halt, Specials, Tokenizer};

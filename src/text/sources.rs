@@ -19,7 +19,7 @@ use super::sample;
 use crate::config::settings::LoadConfig;
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
-pub use error::{Problem, Skipped, SourceError};
+pub use error::{Cause, Problem, Skipped, SourceError};
 use extracted::extension;
 pub use read::converter;
 use read::read;

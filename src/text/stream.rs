@@ -1,12 +1,13 @@
 //! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
-//! into characters, `Splitter` separates `<think>…</think>`, and [`StreamDecoder`] combines both. Invariant: all deltas
-//! together equal the text of the whole list after the prompt, without special tokens; no part of a tag is ever emitted.
+//! into characters, `Splitter` separates `<think>…</think>`, [`StreamDecoder`] combines both, and [`Places`] says where in a
+//! text each token begins. Invariant: all deltas together equal the text of the whole list after the prompt, without special
+//! tokens; no part of a tag is ever emitted.
 
 use std::sync::Arc;
 
 use super::own_space::{Before, OwnSpace};
 use super::thoughts::{self, CLOSE, OPEN};
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Specials, Tokenizer};
 use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
 
@@ -237,12 +238,15 @@ impl StreamDecoder {
         self.splitter.in_thought
     }
 
-    /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them. White
-    /// space that a thought may follow, or the beginning of its tag, counts as answer.
-    pub fn in_answer(&self) -> bool {
-        let Splitter { may_open, in_thought, begun, .. } = self.splitter;
-        // Part of a character is no white space.
-        may_open || !in_thought && (begun || !self.characters.held.is_empty())
+    /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them;
+    /// `None` while both are possible.
+    pub fn in_answer(&self) -> Option<bool> {
+        match (self.splitter.may_open, self.splitter.in_thought) {
+            (true, _) => None,
+            (false, true) => Some(false),
+            // Part of a character is no white space.
+            (false, false) => Some(self.splitter.begun || !self.characters.held.is_empty()),
+        }
     }
 
     /// Text of the answer in the token that closes a thought; `None` while the thought is open. The tag may be
@@ -268,6 +272,58 @@ impl StreamDecoder {
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens
+    }
+}
+
+/// The position of each token in a text, in characters: that of the character that its first byte belongs to.
+#[derive(Clone, Debug)]
+pub struct Places {
+    tokenizer: Arc<Tokenizer>,
+    characters: Detokenizer,
+    /// Whether the text contains control tokens, as literals.
+    specials: Specials,
+    at: usize,
+}
+
+impl Places {
+    /// For the result of [`Tokenizer::spell`] for a prompt.
+    pub fn of_prompt(tokenizer: Arc<Tokenizer>) -> Places {
+        let characters = Detokenizer::new(&tokenizer, Before::Edge);
+        Places { tokenizer, characters, specials: Specials::Show, at: 0 }
+    }
+
+    /// For the result of a [`StreamDecoder`], after so many characters.
+    pub fn after(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
+        let at = characters;
+        let characters = Detokenizer::new(&tokenizer, Before::Text);
+        Places { tokenizer, characters, specials: Specials::Hide, at }
+    }
+
+    pub fn next(&mut self, id: Token) -> usize {
+        let mut text = String::new();
+        match self.tokenizer.pieces.get(id) {
+            Piece::Bytes(bytes) => {
+                let (first, rest) = bytes.split_at(bytes.len().min(1));
+                self.characters.push(first, &mut text);
+                self.at += text.chars().count();
+                // The first byte ended a character, belongs to an incomplete one, or was omitted.
+                let ended = !text.is_empty() && self.characters.held.is_empty();
+                let place = if ended { self.at - 1 } else { self.at };
+                text.clear();
+                self.characters.push(rest, &mut text);
+                self.at += text.chars().count();
+                place
+            }
+            Piece::Special(literal) => {
+                self.characters.edge(&mut text);
+                self.at += text.chars().count();
+                let place = self.at;
+                if self.specials == Specials::Show {
+                    self.at += literal.chars().count();
+                }
+                place
+            }
+        }
     }
 }
 

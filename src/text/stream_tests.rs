@@ -133,12 +133,13 @@ fn what_is_text_of_the_answer_is_known_of_each_token() {
             tokenizer.encode_after(text, Before::Text).unwrap().into_iter().map(one).collect::<Vec<_>>()
         };
         let thoughtful = places(Begin::Thought, "Hm.\n</think>\n\n");
-        assert!(thoughtful.iter().all(|is_answer| !is_answer), "{thoughtful:?}");
+        assert!(thoughtful.iter().all(|place| *place == Some(false)), "{thoughtful:?}");
         // The first character may be several tokens.
         let whole = places(Begin::Thought, "</think>\n\n\u{1F9ED} so");
-        let begun = whole.iter().position(|is_answer| *is_answer).unwrap();
-        assert!(whole[begun..].iter().all(|is_answer| *is_answer) && whole.len() - begun >= 4, "{whole:?}");
-        assert!(places(Begin::Answer, "\nSo be it.").iter().all(|is_answer| *is_answer));
+        let begun = whole.iter().position(|place| *place == Some(true)).unwrap();
+        assert!(whole[begun..].iter().all(|place| *place == Some(true)) && whole.len() - begun >= 4, "{whole:?}");
+        assert_eq!(places(Begin::Answer, "So be it.").last(), Some(&Some(true)));
+        assert_eq!(places(Begin::Answer, "\n").last(), Some(&None));
     }
 }
 

@@ -112,7 +112,7 @@ fn a_stop_ends_the_run_without_a_terminal() {
 fn a_stop_is_heard_while_a_template_runs() {
     let dir = tempfile::tempdir().unwrap();
     let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% for i in range(20000) %}\
-        {% set x = range(90000)|join|length %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
+        {% set x = range(90000)|sort|length %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
         '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let mut t = Chat::new(dir.path(), Setup { text: text_model(Some(template)), ..Setup::default() });
     t.idle();

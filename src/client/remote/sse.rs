@@ -1,6 +1,5 @@
 //! Server-sent events: bytes to the data of events, however the bytes are split. Pure. Text is decoded line by line.
-//! Outside the standard, the line `error: …` of llama.cpp's
-//! server and JSON without `data:` are read too.
+//! Outside the standard, the line `error: …` of llama.cpp's server and JSON without `data:` are read too.
 
 use serde_json::{Value, json};
 

@@ -37,7 +37,7 @@ const EMULATED: Plan = Plan {
     texts: &[66],
     steps: 4,
     row_counts: &[5, 16],
-    groups: &[&[(70, 2), (5, 1), (33, 3)]],
+    groups: &[&[(330, 6), (5, 1), (33, 3)]],
 };
 const DEVICE: Plan = Plan {
     model: "demo",

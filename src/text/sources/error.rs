@@ -2,6 +2,14 @@
 
 use crate::core::counted;
 
+/// Why a reader gave no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Content,
+    Start,
+    Size,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("No such file: {path}.{}", similar_note(.similar))]
@@ -49,7 +57,7 @@ pub enum Problem {
     #[error("needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
     NeedsConverter { extension: String, example: &'static str },
     #[error("{reason}.")]
-    Document { reason: String, extension: String },
+    Document { reason: String, extension: String, cause: Cause },
     #[error("{}, no text layer (probably scanned).", counted(*.pages as u64, "page"))]
     NoTextLayer { pages: usize },
     #[error("it has {}, none of {first}-{last}.", counted(*.pages as u64, "page"))]

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
-use super::{Found, Problem, Remark, SourceOptions};
+use super::{Cause, Found, Problem, Remark, SourceOptions};
 use crate::core::plain_words;
 use crate::engine::protocol::Cancel;
 
@@ -20,21 +20,21 @@ pub(super) fn run(
     program: &str,
     options: &SourceOptions,
     cancel: &Cancel,
-    failed: impl Fn(String) -> Problem,
+    failed: impl Fn(String, Cause) -> Problem,
 ) -> Result<Vec<u8>, Problem> {
     let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = command.and_then(|command| child::run(command, &[], limits, cancel));
     output.map_err(|e| match e {
-        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e))),
-        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain_words(&e)), Cause::Start),
+        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs()), Cause::Content),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned(), Cause::Size),
         Failed::Cancelled => Problem::Cancelled,
         Failed::Killed(_) if program == READER => {
             let most = MEMORY_BYTES >> 30;
             let why = "of memory, or breaks the reader: it is damaged or hostile";
-            failed(format!("reading it needs more than {most} GiB {why}"))
+            failed(format!("reading it needs more than {most} GiB {why}"), Cause::Content)
         }
-        Failed::Killed(why) | Failed::Refused(why) => failed(why),
+        Failed::Killed(why) | Failed::Refused(why) => failed(why, Cause::Content),
     })
 }
 
@@ -45,17 +45,17 @@ pub(super) fn read(
     options: &SourceOptions,
     cancel: &Cancel,
 ) -> Result<(String, Option<Remark>), Problem> {
-    let failed = |reason: String| {
+    let failed = |reason: String, cause: Cause| {
         let extension = extension(&found.path.extension().unwrap_or_default().to_string_lossy());
-        Problem::Document { reason, extension }
+        Problem::Document { reason, extension, cause }
     };
     let command = child::confined(&options.reader, &[CHILD.as_ref(), found.path.as_ref()]);
     let output = run(command, READER, options, cancel, failed)?;
-    let pages: Vec<Page> = serde_json::from_slice(&output).map_err(|e| failed(e.to_string()))?;
+    let pages: Vec<Page> = serde_json::from_slice(&output).map_err(|e| failed(e.to_string(), Cause::Content))?;
     if kind != Kind::Pdf {
         let text: String = pages.into_iter().map(|page| page.text).collect();
         if text.trim().is_empty() {
-            return Err(failed("there is no text in it".to_owned()));
+            return Err(failed("there is no text in it".to_owned(), Cause::Content));
         }
         return Ok((text, kind.name().map(|name| Remark::Way(format!("read as {name}, without its markup")))));
     }
@@ -68,7 +68,7 @@ pub(super) fn read(
         return Err(Problem::NoSuchPages { first, last, pages: count });
     };
     if chosen.iter().all(|page| page.failed) {
-        return Err(failed("it is damaged: no page could be read".to_owned()));
+        return Err(failed("it is damaged: no page could be read".to_owned(), Cause::Content));
     }
     if chosen.iter().all(|page| page.text.trim().is_empty()) {
         return Err(Problem::NoTextLayer { pages: count });

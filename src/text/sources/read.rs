@@ -136,7 +136,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         let parts: Vec<&OsStr> = argument.split("{in}").map(OsStr::new).collect();
         command.arg(parts.join(path.as_os_str()));
     }
-    let text = run(Ok(command), program, options, cancel, failed)?;
+    let text = run(Ok(command), program, options, cancel, |why, _| failed(why))?;
     if text.trim_ascii().is_empty() { Err(failed("it gave no text".to_owned())) } else { Ok(text) }
 }
 

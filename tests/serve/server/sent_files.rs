@@ -108,7 +108,7 @@ fn a_pdf_without_text_is_refused_with_its_field() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
     for (data, why) in [
-        (pdf(&["", ""]), "scan.pdf cannot be read: 2 pages, no text layer (probably scanned)"),
+        (pdf(&["", ""]), "scan.pdf has 2 pages, and no text on them"),
         (pdf(&[DAMAGED]), "scan.pdf cannot be read: it is damaged"),
         (STANDARD.encode("%PDF-1.4 nothing"), "scan.pdf cannot be read: it is damaged"),
         ("%".to_owned(), "scan.pdf is not base64"),

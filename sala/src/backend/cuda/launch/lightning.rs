@@ -20,7 +20,7 @@ kernels! { device;
     "lightning.cu":
     /// Absorbs pending rows, then rows 1..16 of qk-norm, RoPE, recurrence; `q_norm`, `k_norm`, `rope` may be null. `all` rows in
     /// all, of one sequence, or of at most `sequences`. With `next_x`, rows for the GEMM that follows, gated by columns of `x`. Launch blocks before the last
-    /// `heads` only wait
+    /// `heads` only wait. Shared memory is for 8 rows (`VERIFY_ROWS`)
     LightningVerify of Lightning [lightning_verify] (
         o: Ptr("float*"), ldo: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, v_col: u32,
         q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), at: Ptr("const Row*"),
