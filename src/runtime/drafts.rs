@@ -87,13 +87,6 @@ impl State {
             self.drafts.rowless = Some((self.here.serial, text.clone()));
             self.report(Notice::Draft(text));
         }
-        // Earlier versions had seven more places.
-        for place in (1..8).map(|n| SessionId(NO_ROW.0 - n)) {
-            if let Some(text) = self.stored_draft(place).filter(|text| !text.is_empty()) {
-                self.remember_draft(&text);
-                self.write_draft(place, String::new());
-            }
-        }
     }
 
     pub fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {

@@ -126,27 +126,6 @@ fn a_draft_without_a_session_moves_to_the_next_new_one() {
 }
 
 #[test]
-fn a_draft_in_a_further_place_of_an_earlier_version_is_found_with_up() {
-    let dir = dir();
-    let mut t = Chat::new(dir.path(), Setup::default());
-    t.ask("One?");
-    t.quit();
-    let db = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
-    db.execute("INSERT INTO draft(session, text) VALUES (-3, 'never asked')", []).unwrap();
-    drop(db);
-    for _ in 0..2 {
-        let mut t = Chat::new(dir.path(), Setup::default());
-        t.sync();
-        assert_eq!(drafts(&t), Vec::<String>::new());
-        t.quit();
-    }
-    let mut t = Chat::new(dir.path(), Setup::default());
-    t.sync();
-    assert_eq!(prompts(&t).iter().filter(|p| *p == "never asked").count(), 1);
-    t.quit();
-}
-
-#[test]
 fn a_run_in_another_session_loses_no_earlier_draft() {
     let dir = dir();
     let mut t = Chat::new(dir.path(), Setup::default());
