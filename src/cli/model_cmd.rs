@@ -102,6 +102,10 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             let what = if let Verdict::Unreadable(why) = verdict { why } else { "damaged" };
             (format!("{}{more} in {at}: {what}", Clean::line(first)), pack)
         }
+        ([(first, Verdict::Unreadable(why)), ..], false) => (
+            format!("{} in {at}: {why}", Clean::line(first)),
+            "Try again; if that fails, remove this file, then: sala-chat model download",
+        ),
         (all, false) => {
             let damaged = counted(all.len() as u64, "damaged file");
             (format!("{damaged} in {at}"), "Remove what is damaged, then: sala-chat model download")

@@ -359,7 +359,7 @@ fn keys(choices: &[Choice]) -> String {
         '\x1b' => "Esc (e)".to_string(),
         k => k.to_string(),
     };
-    choices.iter().map(|c| format!("{} {}", name(c.key), c.label)).collect::<Vec<_>>().join(", ")
+    choices.iter().map(|c| format!("{} {}", name(c.key), c.label).trim_end().to_owned()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ impl State {
             let mut document = self.draft(Role::Document, None, text);
             let info = DocumentInfo::new(&d.name, d.path.clone(), &document.text);
             document.meta.document =
-                Some(DocumentInfo { hash: d.hash.clone(), tokens: d.tokens, lines: d.lines, ..info });
+                Some(DocumentInfo { hash: d.hash.clone(), tokens: d.tokens, lines: d.lines, complete: true, ..info });
             let system = self.default_system_message();
             candidates.extend(system.map(|s| vec![s, document.clone()]));
             candidates.push(vec![document]);

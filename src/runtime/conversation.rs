@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::session::Session;
-use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake};
+use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
 use crate::config::commands::WhileBusy;
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
@@ -42,8 +42,10 @@ pub(super) struct Conversation {
 }
 
 /// An aside that runs in parallel with another verb of its conversation. Nothing of it is kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Apart {
+    question: String,
+    pub(super) put_off: Option<String>,
     pub(super) waits: bool,
 }
 
@@ -200,10 +202,11 @@ impl State {
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        // An unfinished answer as far as it exists, without the documents that are being loaded.
-        let loads = self.here.activity.is_loading();
-        let is_loaded = |m: &&Message| loads && m.role == Role::Document && self.live_end(m.id).is_none();
-        let mut path: Vec<Message> = self.here.tree.path().into_iter().take_while(|m| !is_loaded(m)).cloned().collect();
+        // An unfinished answer as far as it exists, without a document that is being read. The text of a partly kept
+        // document differs from its loaded text, and the state contains all of it.
+        let half = |m: &&Message| m.is_half_read() && self.live_end(m.id).is_none();
+        let path = self.here.tree.path();
+        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
         let says_nothing = |m: &mut Message| match m.role {
             Role::Assistant => m.text.trim().is_empty(),
             Role::User => true,
@@ -220,8 +223,8 @@ impl State {
             ..Session::empty(self.here.settings.clone(), self.here.system.clone())
         };
         let mut other = Conversation::new(session, sequence);
-        other.queue.push_back(Request::Aside(question));
-        other.apart = Some(Apart::default());
+        other.queue.push_back(Request::Aside(question.clone()));
+        other.apart = Some(Apart { question, put_off: None, waits: false });
         self.here.all.push(other);
     }
 
@@ -279,14 +282,21 @@ impl State {
         }
     }
 
-    fn put_away(&mut self, other: Conversation, keeps_empty: bool) {
+    fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
-        if other.apart.is_none() {
+        let Some(apart) = other.apart else {
             self.disk.wait_for_texts();
             self.disk.let_go(other.session.id, other.lock);
-            self.opened.left(other.session, keeps_empty);
-        }
+            self.untitled.extend(title::untitled(&mut other.session));
+            return self.opened.left(other.session, keeps_empty);
+        };
+        let Some(why) = apart.put_off else { return };
+        let wait = |runtime: &mut State| {
+            runtime.info(format!("The aside waits for the current work: {why}"));
+            runtime.here.queue.push_back(Request::Aside(apart.question));
+        };
+        self.in_session(|session| session.serial == other.session.serial, wait);
     }
 
     pub fn deadline(&self) -> Option<Instant> {

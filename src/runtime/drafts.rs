@@ -1,14 +1,15 @@
 //! Unsent input of a session, saved with the session so that it survives any end of the program.
 //!
-//! The draft of a session that another process holds is never overwritten. One session without a row at a time has a
-//! place for its draft, which the next start restores. All other drafts are added to the prompt history at the end.
+//! The draft of a session that another process holds is never overwritten. Sessions without a row use draft places;
+//! each place belongs to one process and one session at a time. Later starts restore the drafts of an earlier run, one
+//! at a time. A draft without a place is added to the prompt history of the next start.
 
 use std::collections::BTreeMap;
 
 use super::{Done, Notice, Rights, State};
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::SessionId;
-use crate::store::{Access, Change, NO_ROW, SessionLock};
+use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -22,9 +23,7 @@ pub enum Input {
 
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
-    /// The place for a session without a row, once this process has it, and the session's serial and draft.
-    place: Option<SessionLock>,
-    rowless: Option<(u64, String)>,
+    places: Vec<Place>,
     /// Drafts without a place, by the serials of their sessions.
     pub(super) homeless: BTreeMap<u64, String>,
     /// The number of the save that contains each session's last draft.
@@ -32,9 +31,34 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    fn take_out(&mut self, serial: u64) -> Option<String> {
-        Some(self.rowless.take_if(|(of, _)| *of == serial)?.1)
+    fn take_out(&mut self, serial: u64) -> Option<(SessionId, String)> {
+        self.places.iter_mut().find_map(|place| {
+            let (_, text) = place.holds.take_if(|(of, _)| *of == serial)?;
+            Some((place.id, text))
+        })
     }
+}
+
+#[derive(Debug)]
+struct Place {
+    id: SessionId,
+    _lock: SessionLock,
+    holds: Option<(u64, String)>,
+}
+
+impl Place {
+    fn claim(store: &Store, id: SessionId) -> Option<Place> {
+        let lock = store.lock_session(id, "").ok()?;
+        Some(Place { id, _lock: lock, holds: None })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    Session(SessionId),
+    Rowless,
+    /// Another process has the session, or it is deleted.
+    Nowhere,
 }
 
 impl State {
@@ -42,15 +66,19 @@ impl State {
         if !self.keeps_drafts() {
             return Ok(());
         }
-        self.drafts.homeless.remove(&serial);
-        let is_mine = self.drafts.take_out(serial).is_some();
         let home = self.home_of_draft(serial);
-        if home == Some(NO_ROW) && !text.is_empty() {
-            self.drafts.rowless = Some((serial, text.clone()));
-        } else if is_mine {
-            self.write_draft(NO_ROW, String::new());
+        if (home != Home::Rowless || text.is_empty())
+            && let Some((place, _)) = self.drafts.take_out(serial)
+        {
+            self.write_draft(place, String::new());
         }
-        match home {
+        self.drafts.homeless.remove(&serial);
+        let to = match home {
+            Home::Session(id) => Some(id),
+            Home::Rowless if !text.is_empty() => self.hold(serial, &text),
+            Home::Rowless | Home::Nowhere => None,
+        };
+        match to {
             Some(id) => self.write_draft(id, text),
             None if text.is_empty() => {}
             None => drop(self.drafts.homeless.insert(serial, text)),
@@ -81,17 +109,24 @@ impl State {
         if !self.keeps_drafts() {
             return;
         }
-        if self.has_place()
-            && let Some(text) = self.stored_draft(NO_ROW).filter(|text| !text.is_empty())
-        {
-            self.drafts.rowless = Some((self.here.serial, text.clone()));
-            self.report(Notice::Draft(text));
+        let left = self.disk.store.drafts_without_row().unwrap_or_else(|e| {
+            self.warn(e.to_string());
+            Vec::new()
+        });
+        for id in left {
+            // Another terminal owns this place.
+            let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
+            if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
+                place.holds = Some((self.here.serial, text.clone()));
+                self.drafts.places.push(place);
+                return self.report(Notice::Draft(text));
+            }
         }
     }
 
     pub fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        if let Some(text) = self.drafts.take_out(self.here.serial) {
-            changes.push(Change::Draft { session: NO_ROW, text: String::new() });
+        if let Some((place, text)) = self.drafts.take_out(self.here.serial) {
+            changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
     }
@@ -122,31 +157,40 @@ impl State {
         }
     }
 
-    /// Where the draft of this session is saved; `None` without a place, or if another process has the session.
-    fn home_of_draft(&mut self, serial: u64) -> Option<SessionId> {
-        let id_of = |state: &mut State| match state.here.id {
-            None => Some(None),
+    fn home_of_draft(&mut self, serial: u64) -> Home {
+        let home = |state: &mut State| match state.here.id {
+            None => Home::Rowless,
             // A session that is view-only because its state was not read still belongs to this process.
-            Some(id) => Some(Some(id)).filter(|_| state.here.lock.is_some() || state.here.rights == Rights::Write),
+            Some(id) if state.here.lock.is_some() || state.here.rights == Rights::Write => Home::Session(id),
+            Some(_) => Home::Nowhere,
         };
-        let id = match self.in_session(|session| session.serial == serial, id_of) {
-            Some(id) => id?,
+        if let Some(home) = self.in_session(|session| session.serial == serial, home) {
+            return home;
+        }
+        match self.opened.id_of(serial) {
+            Some(None) => Home::Rowless,
             // The session was left and unlocked; another process may hold it.
-            None => self.opened.id_of(serial)?.filter(|id| self.disk.store.lock_session(*id, "").is_ok()),
-        };
-        if id.is_some() {
-            return id;
+            Some(Some(id)) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
+            Some(Some(_)) | None => Home::Nowhere,
         }
-        if self.drafts.rowless.is_none() && self.drafts.place.is_none() && self.has_place() {
-            // A run that began in a session has not shown this one.
-            let before = self.stored_draft(NO_ROW)?;
-            self.remember_draft(&before);
-        }
-        (self.drafts.rowless.is_none() && self.drafts.place.is_some()).then_some(NO_ROW)
     }
 
-    fn has_place(&mut self) -> bool {
-        self.drafts.place = self.drafts.place.take().or_else(|| self.disk.store.lock_session(NO_ROW, "").ok());
-        self.drafts.place.is_some()
+    /// Holds a draft in its session's place, or in a free one. One with the draft of an earlier run is not free.
+    fn hold(&mut self, serial: u64, text: &str) -> Option<SessionId> {
+        let (store, places) = (&self.disk.store, &mut self.drafts.places);
+        let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));
+        let mut place = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
+            Some(at) => places.remove(at),
+            None => {
+                let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
+                // Checked again under the lock: another process may have left a draft meanwhile.
+                let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
+                draft_places().filter(|id| is_free(*id)).find_map(claim)?
+            }
+        };
+        place.holds = Some((serial, text.to_owned()));
+        let id = place.id;
+        places.push(place);
+        Some(id)
     }
 }

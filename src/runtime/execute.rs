@@ -184,7 +184,7 @@ impl Verb {
         let plan = self.fitted(&rendered, State::plan, THIS_CONVERSATION).await?;
         let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
         if only_few && left > SMALL_REST && plan.to_read() > 0 {
-            self.say_cost(&plan, "Continuing from there reads");
+            self.say_cost(&plan, "Continuing from there reads", " again");
             return Ok(PrefillStats::default());
         }
         self.execute(plan, &rendered, None, &mut ()).await
@@ -244,14 +244,14 @@ impl Verb {
 
 impl State {
     pub fn say_reading_again(&self, plan: &Plan) {
-        self.say_cost(plan, "Reading");
+        self.say_cost(plan, "Reading", self.here.again());
     }
 
-    fn say_cost(&self, plan: &Plan, reading: &str) {
+    fn say_cost(&self, plan: &Plan, reading: &str, again: &str) {
         let (read, total, about) = (plan.to_read(), grouped(plan.total()), self.about(plan.to_read()));
         // Where a server reads, this machine reads nothing.
         if self.engine.server().is_none() && read > 0 {
-            self.info(format!("{reading} {} of {total} tokens again{about}.", grouped(read)));
+            self.info(format!("{reading} {} of {total} tokens{again}{about}.", grouped(read)));
         }
     }
 

@@ -77,6 +77,29 @@ impl State {
         self.disk.change(vec![Change::AddDocument(document)]);
     }
 
+    /// Adds documents of stopped loads to the library once they are read completely.
+    pub fn shelve_what_is_read(&mut self) {
+        if self.here.complete_what_is_read() {
+            self.show_session();
+        }
+        for id in std::mem::take(&mut self.here.broken_off) {
+            let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
+            let message = self.here.tree.get(id).cloned();
+            match (end, message) {
+                (Some((segment, end)), Some(message)) => {
+                    let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
+                    if !info.once {
+                        self.add_to_library(info, end.saturating_sub(info.tokens), segment);
+                    }
+                    // The saved message records from now on that it is complete.
+                    self.amend(&message);
+                }
+                (None, Some(_)) => drop(self.here.broken_off.insert(id)),
+                (_, None) => {}
+            }
+        }
+    }
+
     pub fn docs(&mut self) -> Done {
         let rows = self.document_rows();
         self.show(Notice::Documents { title: "This conversation".into(), rows })

@@ -32,10 +32,6 @@ impl Item {
     fn start(&self) -> u64 {
         self.end - self.file.tokens
     }
-
-    fn is_read(&self) -> bool {
-        matches!(self.file.state, FileState::Done(_) | FileState::FromLibrary(_))
-    }
 }
 
 #[derive(Default)]
@@ -104,8 +100,13 @@ impl Verb {
             ..Load::default()
         };
         let done = self.read_load(&mut load, &rendered, plan).await;
-        // A document that was read in part stays; the next question reads the rest.
+        // A document that was read in part stays; the next question reads the rest. After a restart from the beginning,
+        // that is the last document that was added, wherever the reading was.
         if done.is_err() {
+            if let Some(message) = load.messages.iter().take(load.added).next_back().filter(|m| m.is_half_read()) {
+                self.here.broken_off.insert(message.id);
+                self.report(Notice::Finished(message.clone()));
+            }
             self.show_tree();
         }
         done
@@ -232,16 +233,17 @@ impl State {
         load.read += stats.read;
         load.reading += took;
         let Some(item) = load.items.get_mut(load.at) else { return };
-        let is_new = !item.is_read();
-        if is_new {
-            item.file.state = match (item.file.state, stats.read) {
-                (FileState::Waiting, 0) => FileState::FromLibrary(load.restored),
-                _ => FileState::Done(took.as_secs_f64()),
-            };
-        }
+        item.file.state = match (item.file.state, stats.read) {
+            (FileState::Waiting, 0) => FileState::FromLibrary(load.restored),
+            (FileState::Waiting | FileState::Reading(_), _) => FileState::Done(took.as_secs_f64()),
+            (before @ (FileState::Done(_) | FileState::FromLibrary(_)), _) => before,
+        };
         let (tokens, starts_at) = (item.file.tokens, item.start());
         self.working(load.shown(self.here.slot.live.position()));
-        let Some(message) = load.messages.get_mut(load.at).filter(|_| is_new) else { return };
+        let Some(message) = load.messages.get_mut(load.at) else { return };
+        let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) else { return };
+        info.complete = true;
+        let info = info.clone();
         if self.engine.server().is_none() {
             // A server reads the document with the question and counts it then.
             message.meta.prefilled_tokens = stats.read;
@@ -250,10 +252,8 @@ impl State {
         message.meta.prefill_ms = stats.prefill_ms;
         self.amend(message);
         self.report(Notice::Finished(message.clone()));
-        if let (Some(info), Some(segment), true) =
-            (&message.meta.document, self.here.ends.get(&message.id).copied(), load.library)
-        {
-            self.add_to_library(info, starts_at, segment);
+        if let Some(segment) = self.here.ends.get(&message.id).copied().filter(|_| load.library) {
+            self.add_to_library(&info, starts_at, segment);
         }
     }
 }

@@ -81,7 +81,7 @@ mod verb;
 mod when;
 mod why;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -240,6 +240,7 @@ struct State {
     /// The run ends if the first session does not open.
     must_open: bool,
     noted_dropped_thoughts: bool,
+    untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
     tables: HashMap<u64, std::rc::Rc<ask_all::AskAll>>,
     attendance: Attendance,
@@ -274,6 +275,7 @@ impl State {
             drafts: drafts::Drafts::default(),
             must_open: false,
             noted_dropped_thoughts: false,
+            untitled: VecDeque::new(),
             tables: HashMap::new(),
             attendance: o.attendance,
             one_shot: o.attendance == Attendance::Absent && o.input != Input::Calls,

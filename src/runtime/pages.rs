@@ -111,7 +111,7 @@ impl State {
             };
             let title = in_markdown(&first_words(&title_of(message), 36));
             let state = match &message.meta.document {
-                Some(_) if being_read == Some(message.id) => ", being read",
+                Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
                 Some(d) if !d.complete => ", read in part",
                 _ => "",
             };

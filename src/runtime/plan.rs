@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::render::SMALL_REST;
 use super::segments::{self, boundary};
 use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
+use crate::core::sanitize::shell_word;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{Segment, SegmentId, TextBoundary};
@@ -53,8 +54,12 @@ impl State {
                 format!("/undo {count} goes back to before it")
             }
         };
+        let open = match self.attendance {
+            Attendance::Present => String::new(),
+            Attendance::Absent => format!("sala-chat -r {}, then ", shell_word(&self.here.name)),
+        };
         format!(
-            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {way}."
+            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {open}{way}."
         )
     }
 

@@ -17,16 +17,16 @@ pub(super) fn as_left(mut message: Message) -> Message {
     if message.is_open() {
         message.meta.finish = Some(Finish::Stopped);
     }
-    if let Some(info) = &mut message.meta.document {
-        // An earlier version marked a document as complete once it was read.
-        info.complete = info.complete || info.is_whole(&message.text);
-    }
     message
 }
 
 /// A message read from the store. Those of a view-only session stay unchanged: another process may be writing them.
-pub(super) fn restored(message: Message, rights: &Rights) -> Message {
-    if *rights == Rights::Write { as_left(message) } else { message }
+pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
+    if *rights != Rights::Write {
+        return message;
+    }
+    broken_off.extend(Some(message.id).filter(|_| message.is_half_read()));
+    as_left(message)
 }
 
 impl Verb {
@@ -164,9 +164,10 @@ impl State {
             for m in self.disk.store.path(id)? {
                 if self.here.cut.remove(&m.id) || self.here.tree.get(m.id).is_none() {
                     let session = &mut self.here.session;
-                    session.tree.restore(restored(m, &session.rights));
+                    session.tree.restore(restored(m, &session.rights, &mut session.broken_off));
                 }
             }
+            self.here.complete_what_is_read();
         }
         Ok(())
     }

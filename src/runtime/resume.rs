@@ -53,13 +53,14 @@ impl State {
         let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
+        let mut broken_off = HashSet::new();
         let mut conversation = Tree::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         // A damaged log must not prevent opening; the newest line serves instead.
         conversation.stood_at(self.disk.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.disk.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.restore(restored(message, &rights));
+                conversation.restore(restored(message, &rights, &mut broken_off));
             }
         }
         let forks = self.disk.store.forks(record.id)?.into_iter().filter_map(|(fork, at)| Some((fork.name, at?)));
@@ -72,7 +73,7 @@ impl State {
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
         let system = first.or_else(|| self.options.system.clone());
-        let session = Session {
+        let mut session = Session {
             id: Some(record.id),
             name: record.name.clone(),
             title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
@@ -83,8 +84,10 @@ impl State {
             ends,
             labels: forks.chain(marks).collect(),
             cut,
+            broken_off,
             ..Session::empty(settings, system)
         };
+        session.complete_what_is_read();
         let known = self.opened.has(record.id);
         self.open_in_place(session, lock);
         self.disk.show_anew(SaveState::Saved(record.updated_ms));
@@ -116,6 +119,15 @@ impl State {
         self.warn(format!(
             "\"{session}\" has settings that cannot be read: {what}. Its saved settings stay as they are{anew}."
         ));
+    }
+
+    fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
+        let document = self.here.half_read()?;
+        let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
+        let begin = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
+        let name = &document.meta.document.as_ref()?.name;
+        let why = format!("{name} was read in part. That part is kept; the rest is not read yet.");
+        Some(why).filter(|_| plan.base.text_bytes() > begin)
     }
 
     fn why_no_state(&self, kept: u64) -> String {
@@ -245,14 +257,14 @@ impl Verb {
             return Ok(());
         }
         let about = self.about(read);
-        let why = self.why_no_state(plan.base.position());
-        let (read, total) = (grouped(read), grouped(total));
+        let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
+        let (read, total, again) = (grouped(read), grouped(total), self.here.again());
         let is_pipe = matches!(self.options.opening, Opening::ResumeOrEnd(_));
         if is_pipe && self.attendance == Attendance::Present {
-            self.warn(format!("{why} {read} of {total} tokens are read again{about}."));
+            self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
             return self.resume_with(plan, &rendered).await;
         }
-        let text = format!("{why} The model must read {read} of {total} tokens again before you can continue{about}.");
+        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
         if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {

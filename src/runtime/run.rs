@@ -171,6 +171,7 @@ impl State {
         }
         if self.here.wait.is_idle() {
             self.here.typed = None;
+            self.shelve_what_is_read();
             // Off screen the end is shown after the last request.
             if self.here.is_in_front() || self.here.queue.is_empty() {
                 self.idle();

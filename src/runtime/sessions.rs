@@ -6,7 +6,7 @@ use super::record::as_left;
 use super::task::Doing;
 use super::{Done, Notice, Rights, RuntimeError, Session, State, Tree, Verb, grouped, refused};
 use crate::core::sanitize::command_word;
-use crate::core::transcript::{Message, MessageId, Role};
+use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{SessionRow, SessionView, TreeView};
 use crate::store::{Change, FOLDER, LAST, NewSession, ONCE, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 
@@ -122,6 +122,7 @@ impl State {
         match self.disk.store.tree(id, &fingerprint, 0) {
             Ok(nodes) => {
                 self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+                self.here.complete_what_is_read();
             }
             Err(e) => self.warn(e.to_string()),
         }
@@ -137,8 +138,8 @@ impl State {
         };
         self.read_texts_to(Some(head))?;
         let mut path: Vec<_> = self.here.tree.path_to(Some(head)).into_iter().cloned().collect();
-        // An answer without an end, or a document that a stop may cut.
-        let is_growing = |m: &mut Message| m.is_open() || m.role == Role::Document;
+        // An answer without an end, or a partly read document.
+        let is_growing = |m: &Message| m.is_open() || m.meta.document.as_ref().is_some_and(|d| !d.complete);
         let growing = path.pop_if(|m| self.here.rights != Rights::Write && is_growing(m));
         let shared = path.last().map(|m| m.id);
         let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| {
@@ -164,6 +165,7 @@ impl State {
         let fork = Session {
             id: Some(id),
             name,
+            broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
             tree: Tree::new(path, head),
             ends: self.here.ends.clone(),
             cut: self.here.cut.clone(),

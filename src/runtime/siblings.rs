@@ -23,7 +23,8 @@ impl State {
             format!("#{} ({n} of {of})", c.number_of(*id))
         };
         let all: Vec<String> = places.iter().map(place).collect();
-        self.info(format!("There are other branches at {}. /branch next opens one at the last.", all.join(", ")));
+        let next = if c.branches_below().is_none() { " /branch next opens one at the last." } else { "" };
+        self.info(format!("There are other branches at {}.{next}", all.join(", ")));
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! A database with a damaged structure has been replaced before this check (`rescue.rs`). The check repairs: the
 //! search index (rebuilt from the texts), sessions with a damaged row (the log of heads has their place), state with a
-//! changed file (dropped and prefilled again), and the mark of a directory merged from two. It
+//! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
 //! cannot repair the text of a damaged message and names it.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Params, Transaction, params};
 
 use super::database::{Access, Store};
 use super::directory;
@@ -15,7 +15,7 @@ use super::messages::UNREADABLE;
 use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
 use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
-use super::segment::SegmentId;
+use super::segment::{SegmentId, SegmentKind};
 use crate::core::transcript::SessionId;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -210,8 +210,10 @@ impl Store {
     }
 
     fn check_states(&self, out: &mut Checked) -> Result<()> {
+        self.drop_states(self.read(misplaced)?, out);
+        let all = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
         let mut found = Vec::new();
-        for (id, kind) in self.read(kept_files)? {
+        for (id, kind) in self.read(|db| kept_files(db, all, []))? {
             out.states += 1;
             // The identity before reading: a file that replaces this one meanwhile is a different file.
             let look = self.disk.look(&self.layout.file(&id, kind)).ok();
@@ -255,12 +257,40 @@ impl Store {
     }
 }
 
-/// The kept files of all segments.
-fn kept_files(db: &Connection) -> Result<Vec<(SegmentId, FileKind)>> {
-    let files: Vec<_> =
-        query::rows(db, "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment", [], |r| {
-            let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
-            Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
-        })?;
+/// State that was read without the messages before it, found from the database alone. Each answer and each document ends
+/// a segment, so the path to a document has one end for each of them. A path with fewer ends begins in the middle of the
+/// conversation. A server of an earlier version that was killed during a load could leave one.
+///
+/// ?1: the kind of a segment that ends nothing; ?2: white space.
+const MISPLACED: &str = "WITH RECURSIVE
+  chain(segment, root, ends) AS (
+    SELECT id, id, kind <> ?1 FROM segment WHERE parent IS NULL
+    UNION ALL SELECT s.id, chain.root, chain.ends + (s.kind <> ?1)
+      FROM chain CROSS JOIN segment s ON s.parent = chain.segment),
+  branch(message, ends) AS (
+    SELECT id, role = 'document' OR (role = 'assistant' AND trim(text, ?2) <> '') FROM message WHERE parent IS NULL
+    UNION ALL SELECT m.id, branch.ends + (m.role = 'document' OR (m.role = 'assistant' AND trim(m.text, ?2) <> ''))
+      FROM branch CROSS JOIN message m ON m.parent = branch.message),
+  misplaced(root) AS (
+    SELECT chain.root FROM message_segment held JOIN message m ON m.id = held.message AND m.role = 'document'
+      JOIN branch ON branch.message = held.message JOIN chain ON chain.segment = held.segment
+    WHERE chain.ends < branch.ends)
+  SELECT s.id, s.rows_root IS NOT NULL, s.end_root IS NOT NULL FROM chain JOIN segment s ON s.id = chain.segment
+  WHERE chain.root IN (SELECT root FROM misplaced)";
+
+/// Kept files of such state and of all that builds on it, with the reason why they are unusable.
+fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
+    let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
+    let found = kept_files(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank])?;
+    let why = "it was read without what stands before it";
+    Ok(found.into_iter().map(|(id, kind)| (id, kind, why.to_owned())).collect())
+}
+
+/// The kept files of the segments of a query, which says of each whether it has its rows and its end.
+fn kept_files(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<(SegmentId, FileKind)>> {
+    let files: Vec<_> = query::rows(db, sql, params, |r| {
+        let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
+        Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
+    })?;
     Ok(files.into_iter().flatten().flatten().collect())
 }

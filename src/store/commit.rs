@@ -100,7 +100,7 @@ pub enum Change {
     /// Moves the sessions with this head to the trash.
     Trash(MessageId),
     Prompt(String),
-    /// Replaces the unsent input of a session, or of [`super::NO_ROW`]; an empty text removes it.
+    /// Replaces the unsent input of a session, or of one of [`super::draft_places`]; an empty text removes it.
     Draft {
         session: SessionId,
         text: String,

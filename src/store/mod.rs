@@ -101,7 +101,7 @@ pub use scratch::Scratch;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, ending_in, unchanged_prefix};
 pub use sessions::{FOLDER, MarkRecord, MessageNode, ONCE, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
-pub use typed::NO_ROW;
+pub use typed::{NO_ROW, draft_places};
 pub use writer::{SaveEvent, Unsaved, Writer};
 
 /// Names the session that changed last. No session may have this name.

@@ -12,8 +12,15 @@ use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 const KEEP: i64 = 10_000;
 /// A repeated prompt among this many last ones moves to the end: a queued question is added again when it runs.
 const RECENT: i64 = 64;
-/// The place for the draft of a session without a row: ids begin at 1. It has a lock as sessions have.
+/// The first place for the draft of a session without a row: ids begin at 1.
 pub const NO_ROW: SessionId = SessionId(0);
+/// Number of sessions without a row that can have drafts.
+const PLACES: i64 = 8;
+
+/// All places for drafts of sessions without a row. Each has a lock as sessions have.
+pub fn draft_places() -> impl Iterator<Item = SessionId> {
+    (0..PLACES).map(|n| SessionId(NO_ROW.0 - n))
+}
 
 /// Replaces the previous draft. An empty text removes it; a text that is too long keeps it.
 pub(super) fn put_draft(tx: &Transaction<'_>, session: SessionId, text: &str) -> Result<()> {
@@ -23,7 +30,7 @@ pub(super) fn put_draft(tx: &Transaction<'_>, session: SessionId, text: &str) ->
         // Another process may have deleted the session meanwhile.
         tx.prepare_cached(
             "INSERT OR REPLACE INTO draft(session, text)
-             SELECT ?1, ?2 WHERE ?1 = ?3 OR EXISTS (SELECT 1 FROM session WHERE id = ?1)",
+             SELECT ?1, ?2 WHERE ?1 <= ?3 OR EXISTS (SELECT 1 FROM session WHERE id = ?1)",
         )?
         .execute(params![session.0, text, NO_ROW.0])?;
     }
@@ -59,6 +66,11 @@ impl Store {
             let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST_PROMPT as i64);
             query::rows(db, sql, rows_of, |r| r.get(0))
         })
+    }
+
+    pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
+        let sql = "SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC";
+        self.read(|db| query::rows(db, sql, [NO_ROW.0], |r| Ok(SessionId(r.get(0)?))))
     }
 
     pub fn draft(&self, session: SessionId) -> Result<Option<String>> {

@@ -90,6 +90,7 @@ pub struct Session {
     pub(super) held: Option<Notice>,
     mark: Mark,
     news: bool,
+    refused: Option<String>,
 }
 
 impl Session {
@@ -244,7 +245,8 @@ impl Sessions {
 
     /// The lines of all sessions that wait to be sent.
     pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
-        self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line))
+        // The session on screen has no refused line: the input has it.
+        self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line).chain(&s.refused))
     }
 
     /// Names and drafts of the sessions off screen.

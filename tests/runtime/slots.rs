@@ -3,14 +3,17 @@
 use crate::support;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::config::settings::SaveStates;
 use sala_chat::core::transcript::{Finish, Message, Role};
 use sala_chat::runtime::Opening;
-use sala_chat::runtime::protocol::{Activity, BranchTarget, LibraryAction, LoadOptions, Notice, Request, SessionView};
+use sala_chat::runtime::protocol::{
+    Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
+};
 use sala_chat::store::{Limits, RealDisk, Store};
-use support::{Chat, Setup, with_both_tokenizers};
+use support::{Chat, PATIENCE, Setup, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -364,15 +367,22 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
     t.quit();
 }
 
-fn an_aside_without_memory_for_it_fails_alone() {
+fn an_aside_without_memory_for_it_waits_and_says_so() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup { room: 1, ..Setup::default() });
     ask_until_text(&mut t, &gate, "One?");
     t.send(Request::Aside("What is meant?".into()));
-    t.note_with("emory for another conversation");
+    let note = t.note_with("The aside waits for the current work");
+    assert!(note.contains("no memory for another conversation"), "{note}");
     drop(gate);
-    assert_eq!(t.finished().text, alone(&["One?"])[0]);
+    t.finished();
+    let (of, finish) = t.wait("the aside", |n| match n {
+        Notice::Aside { question, done: Some(finish), .. } => Some((question.clone(), *finish)),
+        _ => None,
+    });
+    assert_eq!((of.as_str(), finish), ("What is meant?", Finish::Stop));
     t.sync();
+    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(Level::Error, _))));
     t.quit();
 }
 
@@ -387,6 +397,30 @@ fn stopping_an_aside_stops_nothing_else() {
     assert_eq!(finish, Finish::Stopped);
     drop(gate);
     assert_eq!(t.finished().text, alone(&["One?"])[0]);
+    t.quit();
+}
+
+fn a_session_that_was_left_is_given_its_title_too() {
+    let dir = dir();
+    let setup = Setup { titles: true, script: titling(&text_model(None)), ..Setup::default() };
+    let (mut t, gate) = gated(dir.path(), setup);
+    ask_until_text(&mut t, &gate, "How long is it?");
+    t.send(Request::New(None));
+    session(&mut t);
+    drop(gate);
+    background(&mut t, "the answer", 1, answer_of);
+    // Looking at the list keeps nothing from being done.
+    let end = Instant::now() + PATIENCE;
+    while titles(&mut t) != ["The bridge at Arvel"] {
+        assert!(Instant::now() < end, "no title: {:?}", titles(&mut t));
+    }
+    // One that is left as soon as it was answered, too.
+    t.ask("And how wide?");
+    t.send(Request::New(None));
+    session(&mut t);
+    while titles(&mut t) != ["The bridge at Arvel"; 2] {
+        assert!(Instant::now() < end, "no second title: {:?}", titles(&mut t));
+    }
     t.quit();
 }
 
@@ -451,8 +485,9 @@ with_both_tokenizers!(
     an_aside_is_answered_and_changes_nothing,
     an_aside_asks_about_what_stood_before_a_document_that_is_read,
     an_aside_knows_a_document_that_was_kept_in_part,
-    an_aside_without_memory_for_it_fails_alone,
+    an_aside_without_memory_for_it_waits_and_says_so,
     stopping_an_aside_stops_nothing_else,
+    a_session_that_was_left_is_given_its_title_too,
     states_that_wait_for_the_end_are_those_of_all_sessions,
     a_book_taken_out_again_takes_no_other_state_with_it,
 );

@@ -143,7 +143,6 @@ impl DocumentInfo {
             path,
             hash: text_hash(text),
             lines: text.lines().count() as u64,
-            complete: true,
             ..DocumentInfo::default()
         }
     }
@@ -216,6 +215,10 @@ impl Message {
     /// Whether `/undo` returns to the state before it.
     pub fn begins_exchange(&self) -> bool {
         matches!(self.role, Role::User | Role::Document)
+    }
+
+    pub fn is_half_read(&self) -> bool {
+        self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
     }
 
     /// Why the answer is cut off, in words; `None` if it is complete.

@@ -82,7 +82,13 @@ impl Running {
         let notices = self.opened.runtime.notices.clone();
         let (mut collected, mut failed) = (Vec::new(), None);
         // The receiver may have been dropped; that is fine.
-        let report = |what: Progress| drop(progress.send(what));
+        let mut last = None;
+        let mut report = |what: Progress| {
+            if last.as_ref() != Some(&what) {
+                last = Some(what.clone());
+                drop(progress.send(what));
+            }
+        };
         self.send(request);
         loop {
             select! {

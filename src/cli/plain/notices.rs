@@ -119,6 +119,7 @@ impl Plain {
                 choices.retain(|c| c.key != 'e');
                 let file = |f: &PlanFile| format!("{}, {}", sanitize_line(&f.name), counted(f.tokens, "token"));
                 out.extend(plan.files.iter().map(|f| Out::Line(file(f))));
+                out.push(Out::Line("/load FILE… takes some of them.".into()));
                 self.question(id, &text, choices, &mut out);
             }
             Notice::Input { editing, .. } => self.editing = editing,

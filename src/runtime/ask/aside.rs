@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use super::super::{
-    Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped, refused,
-};
+use super::super::{Activity, Done, Last, Notice, RuntimeError, Sink, State, ToAnswer, Verb, Written, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::Ended;
 use crate::text::{Begin, StreamDecoder};
 
-/// Most tokens that an aside prefills while another verb runs; one that needs more is refused.
+/// Most tokens that an aside prefills while another verb runs; one that needs more is queued.
 const READ_ALONGSIDE: u64 = 8_192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +76,9 @@ impl Verb {
         let rendered = self.prompt(&path)?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
         let to_read = plan.to_read();
-        if self.here.apart.is_some() && to_read > READ_ALONGSIDE {
-            let to_read = grouped(to_read);
-            return refused(format!(
-                "{to_read} tokens before the aside have no kept state: ask it after the current work."
-            ));
+        if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_ALONGSIDE) {
+            apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(to_read)));
+            return Ok(new);
         }
         let begin = Begin::after_prompt(&rendered.text);
         let decoder = StreamDecoder::new(Arc::clone(self.engine.tokenizer()), begin);
@@ -95,6 +91,13 @@ impl Verb {
         let to_answer = ToAnswer { last, message: None };
         let stats = self.execute(plan, &rendered, Some(to_answer), &mut answer).await;
 
+        if let (Some(apart), Err(e)) = (&mut self.here.apart, &stats)
+            && e.is_of_the_slot()
+            && answer.text.is_empty()
+        {
+            apart.put_off = Some(e.to_string());
+            return Ok(new);
+        }
         answer.text.push_str(&answer.decoder.finish().answer);
         if let Some((_, rest)) = self.engine.unopened_thought(&answer.text) {
             answer.text = rest.to_owned();

@@ -192,7 +192,7 @@ impl State {
         let info = DocumentInfo::new(name, path.map(str::to_owned), &text);
         let tokens = self.count(&text).unwrap_or_default();
         let mut message = self.draft(Role::Document, parent, text);
-        message.meta.document = Some(DocumentInfo { tokens, once: true, update, ..info });
+        message.meta.document = Some(DocumentInfo { tokens, complete: true, once: true, update, ..info });
         message
     }
 

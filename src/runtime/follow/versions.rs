@@ -91,7 +91,7 @@ mod tests {
     use crate::core::transcript::{MessageId, MessageMeta, Role};
 
     fn document(name: &str, path: &str, text: &str, update: Option<Update>) -> Message {
-        let info = DocumentInfo { update, ..DocumentInfo::new(name, Some(path.into()), text) };
+        let info = DocumentInfo { update, complete: true, ..DocumentInfo::new(name, Some(path.into()), text) };
         Message {
             id: MessageId(1),
             parent: None,

@@ -75,8 +75,10 @@ impl State {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
             let info = DocumentInfo::new(&d.name, path, &d.text);
-            let mut documents = held.iter().filter_map(|m| m.meta.document.as_ref());
-            documents.any(|old| old.complete && old.hash == info.hash && is_same(old, &info))
+            let documents = held.iter().filter_map(|m| Some((m, m.meta.document.as_ref()?)));
+            // Those that contain all of this text.
+            let mut whole = documents.filter(|(m, old)| old.hash == info.hash && (old.complete || m.is_half_read()));
+            whole.any(|(_, old)| is_same(old, &info))
         };
         let (again, others): (Vec<Document>, Vec<Document>) = documents.into_iter().partition(repeated);
         let what = match again.as_slice() {

@@ -96,8 +96,7 @@ impl Verb {
     /// of the rendered text that were read.
     async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
         // After the load began again, this document is the last one that was added, wherever the reading is.
-        let last = load.messages.iter_mut().zip(&load.items).take(load.added).next_back();
-        if let Some((message, _)) = last.filter(|(_, item)| !item.is_read()) {
+        if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
             let text = self.engine.renderer.read_part(rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {

@@ -2,7 +2,7 @@
 
 use super::super::acts::notify;
 use super::super::{App, Redraw};
-use super::{Mark, Queued, called};
+use super::{Mark, called};
 use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, Notice};
@@ -41,13 +41,16 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
             }
         }
         Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
-        Notice::Input { text, editing } if away.composer.is_empty() => {
-            away.composer.recall(&text);
-            away.editing = editing;
-        }
-        Notice::Input { text: line, editing: edits } => {
-            away.queue.lines.push_front(Queued { line, edits });
-            away.queue.held = true;
+        Notice::Input { text, editing } => {
+            match &mut away.refused {
+                // Separate from the cut buffer, which another session may overwrite.
+                _ if away.composer.is_empty() => {
+                    away.composer.recall(&text);
+                    away.editing = editing;
+                }
+                Some(refused) => *refused = format!("{refused}\n\n{text}"),
+                None => away.refused = Some(text),
+            }
         }
         page @ (Notice::Page { .. }
         | Notice::Looked { .. }

@@ -1,6 +1,6 @@
 //! Going from one session to another. Queued lines stay in their session and are sent once it is on screen again.
 
-use super::super::acts::{HINT_MS, hint, note, offer, send};
+use super::super::acts::{HINT_MS, LONG_HINT_MS, hint, note, offer, send};
 use super::super::composer::Composer;
 use super::super::keys::Action;
 use super::super::{App, drafts};
@@ -171,6 +171,10 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     }
     here.composer.clipboard = clipboard;
     here.transcript.entries.extend(notes);
+    if let Some(refused) = here.refused.take() {
+        here.composer.clipboard.cut = refused;
+        offer(app, "A question was not asked here", Action::Yank, "brings it back", LONG_HINT_MS);
+    }
     app.history.rest();
     if let Some(text) = draft {
         drafts::send(app, old, text);

@@ -317,31 +317,46 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     assert_eq!(shown[2].meta.finish, None, "a question has no end");
 }
 
-fn a_document_of_a_killed_load_is_read_with_the_next_question() {
-    let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "A line of notes.\n".repeat(40)).unwrap();
-    let mut t = Chat::new(dir.path(), Setup::default());
-    t.load("notes.txt");
-    let name = t.name();
-    t.quit();
-    // The data on disk while the document is read: its text without any state.
-    let data = dir.path().join("data");
-    let sql = "DELETE FROM document; DELETE FROM message_segment; DELETE FROM segment";
-    rusqlite::Connection::open(data.join("sala.db")).unwrap().execute_batch(sql).unwrap();
+fn a_complete_document_enters_the_library_after_a_kill_and_read() {
+    for once in [false, true] {
+        let dir = dir();
+        std::fs::write(dir.path().join("notes.txt"), "A line of notes.\n".repeat(40)).unwrap();
+        let mut t = Chat::new(dir.path(), Setup::default());
+        let options = LoadOptions { once, ..LoadOptions::default() };
+        t.send(Request::Load { paths: vec!["notes.txt".into()], options });
+        t.note_with("Read notes.txt");
+        t.sync();
+        let name = t.name();
+        t.quit();
+        // The data on disk while the document is read: its text without any state.
+        let data = dir.path().join("data");
+        let store = support::store(&data);
+        let record = store.session_named(&name).unwrap();
+        let mut message = store.path(record.head.unwrap()).unwrap().pop().unwrap();
+        message.meta.document.as_mut().unwrap().complete = false;
+        let save = Save {
+            changes: vec![Change::PutMessage { session: record.id, message: Box::new(message) }],
+            ..Save::default()
+        };
+        let (events, _) = crossbeam_channel::unbounded();
+        let writer = Writer::start(store, events).unwrap();
+        writer.save(save);
+        writer.close(std::time::Instant::now() + std::time::Duration::from_secs(20)).unwrap();
+        let sql = "DELETE FROM document; DELETE FROM message_segment; DELETE FROM segment";
+        rusqlite::Connection::open(data.join("sala.db")).unwrap().execute_batch(sql).unwrap();
 
-    let mut t = Chat::new(dir.path(), resume(&name));
-    t.note_with("Resumed");
-    t.ask("One?");
-    assert!(t.view().messages[0].meta.document.as_ref().unwrap().complete);
-    t.quit();
-    // The next load finds what was read.
-    let mut t = Chat::new(dir.path(), Setup::default());
-    let note = t.load("notes.txt");
-    assert!(note.contains("from library") && t.work().0 == 0, "{note}");
-    t.quit();
-    let documents = support::store(&data).documents().unwrap();
-    let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
-    assert_eq!(names, ["notes.txt"]);
+        let mut t = Chat::new(dir.path(), resume(&name));
+        t.note_with("Resumed");
+        t.ask("One?");
+        t.quit();
+        let store = support::store(&data);
+        let documents = store.documents().unwrap();
+        let names: Vec<&str> = documents.iter().map(|d| d.document.name.as_str()).collect();
+        assert_eq!(names, if once { &[][..] } else { &["notes.txt"][..] });
+        let record = store.session_named(&name).unwrap();
+        let document = store.path(record.head.unwrap()).unwrap()[0].meta.document.clone().unwrap();
+        assert!(document.complete, "that it is read is kept");
+    }
 }
 
 #[test]
@@ -424,7 +439,7 @@ with_both_tokenizers!(
     a_question_waiting_for_rows_can_be_stopped_and_repeated,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
     what_a_killed_run_left_open_is_whole_or_stopped,
-    a_document_of_a_killed_load_is_read_with_the_next_question,
+    a_complete_document_enters_the_library_after_a_kill_and_read,
 );
 
 /// A disk on which the thread that saves texts fails once the flag is set.

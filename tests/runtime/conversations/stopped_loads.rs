@@ -102,16 +102,19 @@ fn a_stop_while_the_rest_of_a_load_is_planned_is_a_stop_of_the_load() {
     t.sync();
 }
 
-fn a_load_that_fails_after_it_was_stopped_leaves_its_document_to_the_next_question() {
+fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
     let dir = dir();
     let (mut t, question) = stopped_load(dir.path());
     let tamper = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
     tamper.execute_batch("ALTER TABLE segment RENAME TO elsewhere").unwrap();
     t.send(Request::Choose { question, key: '1' });
+    let document = t.wait("the document", |n| match n {
+        Notice::Finished(m) => m.meta.document.clone(),
+        _ => None,
+    });
+    // It is what it is until the next question reads the rest.
+    assert!(!document.complete);
     t.note_with("no such table");
-    // Its text is whole, and its state is not kept.
-    let document = t.view().tree.documents[0].clone();
-    assert_eq!((document.complete, document.kept), (true, false));
 }
 
 fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
@@ -156,7 +159,7 @@ fn killed_now(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-fn what_a_killed_load_has_read_is_not_read_again() {
+fn a_part_left_unread_by_a_kill_is_marked_until_it_is_read() {
     let (dir, after) = (dir(), dir());
     std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(1_000)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
@@ -170,15 +173,22 @@ fn what_a_killed_load_has_read_is_not_read_again() {
 
     let mut t = Chat::new(after.path(), resume("long"));
     let (id, text) = question(&mut t);
-    assert!(text.starts_with("State is kept for the beginning only. The model must read"), "{text}");
+    assert!(text.starts_with("long.txt was read in part. That part is kept; "), "{text}");
+    assert!(text.contains("The model must read") && !text.contains("again"), "{text}");
+    let shown = |t: &Chat| {
+        let view = t.view();
+        (view.messages[0].meta.document.as_ref().unwrap().complete, view.tree.documents[0].complete)
+    };
+    assert_eq!(shown(&t), (false, false));
     t.send(Request::Choose { question: id, key: '\n' });
     t.note_with("Resumed 192 of ");
     t.sync();
+    assert_eq!(shown(&t), (true, true));
     assert!(t.work().0 as u64 + 192 <= t.view().tree.documents[0].tokens + 40);
     t.quit();
     let mut t = Chat::new(after.path(), resume("long"));
     t.note_with("Resumed ");
-    assert_eq!(t.work().0, 0);
+    assert_eq!((t.work().0, shown(&t)), (0, (true, true)));
     t.quit();
 }
 
@@ -310,11 +320,11 @@ fn a_continued_load_shows_progress_and_can_be_stopped_again() {
 }
 
 with_both_tokenizers!(
-    a_load_that_fails_after_it_was_stopped_leaves_its_document_to_the_next_question,
+    a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
     what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
     a_stop_while_the_rest_of_a_load_is_planned_is_a_stop_of_the_load,
-    what_a_killed_load_has_read_is_not_read_again,
+    a_part_left_unread_by_a_kill_is_marked_until_it_is_read,
     going_back_from_a_stopped_load_keeps_what_was_read,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
 );

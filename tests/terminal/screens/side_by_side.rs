@@ -85,9 +85,8 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
     s.sent();
     let screen = s.screen();
-    for key in '1'..='9' {
-        assert!(screen.contains(&format!("{key} ")), "{key}: {screen}");
-    }
+    let keys = screen.split("Which answer continues the conversation?").nth(1).unwrap().split("Esc").next().unwrap();
+    assert!(keys.split_whitespace().eq((1..=9).map(|key| key.to_string())), "{screen}");
     assert!(screen.contains("Esc keep"), "{screen}");
     // They can be looked at while one is to be chosen.
     s.press("pgdn");
