@@ -1,5 +1,5 @@
 //! Commands and events on the socket: [`crate::engine::protocol`] by serde. A frame is the length of its head (u64,
-//! little-endian), the head in JSON, and the raw bytes of its arrays, whose sizes follow from their shapes.
+//! little-endian), the head in JSON, and the raw bytes of its arrays. Their sizes follow from their shapes.
 //!
 //! Lengths are limited before use, and memory grows with the bytes that arrive.
 
