@@ -111,8 +111,9 @@ fn a_stop_ends_the_run_without_a_terminal() {
 
 fn a_stop_is_heard_while_a_template_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% for i in range(20000) %}\
-        {% set x = range(90000)|sort|length %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
+    // A search in a long text takes long and costs few instructions.
+    let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% set x = range(90000)|join %}{% for i in range(90000) %}\
+        {% set y = 'no' in x or 'on' in x or 'of' in x or 'if' in x %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
         '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let mut t = Chat::new(dir.path(), Setup { text: text_model(Some(template)), ..Setup::default() });
     t.idle();

@@ -14,7 +14,7 @@ const SCORED_BYTES: usize = 2 * (4 * SCORED + 8) * 256;
 /// Rows of a sequence for which keys are read once, `SHARE` of `kernels/sparse_select.cu`; 4096 bytes of queries each.
 pub const SHARE: usize = 4;
 
-/// Launch blocks that score a share of one KV head: two per multiprocessor in all, with equal work for each.
+/// Launch blocks that score a share of one KV head: two per multiprocessor in all if shares are full, with equal work for each.
 fn abreast(score_blocks: usize, lists: usize, device: &DeviceInfo) -> usize {
     let steps = up(score_blocks, SCORED);
     let most = (2 * device.multiprocessors / lists.max(1)).max(1);
@@ -48,7 +48,7 @@ kernels! { device;
         at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
         splits: u32, score_blocks: u32, all_below: u32, apart: u32,
     )
-    grid [abreast(score_blocks, kv_heads * up(rows, apart), device), kv_heads, up(rows, apart)], threads 128,
+    grid [abreast(score_blocks, kv_heads * up(rows, SHARE), device), kv_heads, up(rows, apart)], threads 128,
     shared SCORED_BYTES + rows.min(SHARE) * 4096;
 
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
