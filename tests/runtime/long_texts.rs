@@ -111,14 +111,14 @@ fn a_stop_ends_the_run_without_a_terminal() {
 
 fn a_stop_is_heard_while_a_template_runs() {
     let dir = tempfile::tempdir().unwrap();
-    // A search in a long text takes long and costs few instructions.
-    let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% set x = range(90000)|join %}{% for i in range(90000) %}\
-        {% set y = 'no' in x or 'on' in x or 'of' in x or 'if' in x %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
+    let template = "{% for m in messages %}{% if 'dawdle' in m.content %}{% for i in range(20000) %}\
+        {% set x = range(90000)|join|length %}{% endfor %}{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + \
         '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let mut t = Chat::new(dir.path(), Setup { text: text_model(Some(template)), ..Setup::default() });
     t.idle();
     t.send(Request::Ask("Please dawdle.".into()));
-    std::thread::sleep(Duration::from_millis(300));
+    // Less than the template's instructions last.
+    std::thread::sleep(Duration::from_millis(50));
     let begun = Instant::now();
     t.send(Request::Stop);
     // The question is not lost: it returns to the input.
