@@ -11,7 +11,8 @@ impl State {
     /// Lists the branching points if there are several; the header shows a single one.
     fn say_where_it_branches(&self) {
         let c = &self.here.tree;
-        if let Some(below) = c.branches_below() {
+        let below = c.branches_below();
+        if let Some(below) = &below {
             self.info(format!("{} branches continue from here. /branch 1 opens the first.", below.len()));
         }
         let places = c.branchings();
@@ -23,7 +24,7 @@ impl State {
             format!("#{} ({n} of {of})", c.number_of(*id))
         };
         let all: Vec<String> = places.iter().map(place).collect();
-        let next = if c.branches_below().is_none() { " /branch next opens one at the last." } else { "" };
+        let next = if below.is_none() { " /branch next opens one at the last." } else { "" };
         self.info(format!("There are other branches at {}.{next}", all.join(", ")));
     }
 }
