@@ -3,7 +3,7 @@
 //   z[r, h]         = log2 Σ_j 2^s(r, h, j)                    over visible compressed keys j       (prefill_lse)
 //   A[r, g, j]      = Σ_{h in g} 2^(s(r, h, j) − z[r, h])      for visible k1 rows j, else 0        (prefill_scores)
 //   scores[r, g, b] = bf16(max A[r, g, j], j = 4b − 1 .. 4b + 3)
-// q is bf16 [rows][ldq], z f32 [row − row0][head], scores bf16 [row − row0][KV head][score_blocks].
+// q is bf16 [rows][ldq], z f32 [row][head], scores bf16 [row − row0][KV head][score_blocks].
 //
 // A thread block handles 16 neighbouring rows of one KV head, a warp two of them. Tiles of 64 compressed keys pass
 // through two buffers in shared memory and serve all rows. In a product the keys are the 16 rows and a row's
@@ -70,19 +70,19 @@ DEVICE void score_16(float (&s)[2][2][4], const QueryColumns (&query)[2], const 
     }
 }
 
-// z[row − row0][head] = log2 Σ 2^s over the visible compressed keys of `keys` (one level: `window`, `stride`), −inf if
+// z[row][head] = log2 Σ 2^s over the visible compressed keys of `keys` (one level: `window`, `stride`), −inf if
 // there is none.
 // Grid (16 rows, KV head), 256 threads; the two rows of a warp share its loads. A lane sums 2^s over its own keys in
 // units of its largest score so far; the lanes are merged at the end.
 KERNEL(256, 2)
 prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, u32 key_tile, float scale,
-            u32 row0, u32 rows) {
+            u32 rows) {
     SHARED_BYTES(bytes);
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
     wait_for_previous();
     allow_next();
     const u32 warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, group = heads / kv_heads, kv_head = blockIdx.y;
-    const u32 first = blockIdx.x * ROWS, position = step->position + row0, most = visible_keys(position + min(first + ROWS, rows) - 1, window, stride);
+    const u32 first = blockIdx.x * ROWS, position = step->position, most = visible_keys(position + min(first + ROWS, rows) - 1, window, stride);
     const u32 steps = (most + TILE - 1) / TILE;
     const bf16* from = keys + kv_head * HEAD;
     auto fetch = [&](u32 n) {
@@ -96,7 +96,7 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         mine[i] = min(first + warp * 2 + i, rows - 1), count[i] = visible_keys(position + mine[i], window, stride);
-        query[i].load(q + u64(row0 + mine[i]) * ldq + kv_head * group * HEAD, group);
+        query[i].load(q + u64(mine[i]) * ldq + kv_head * group * HEAD, group);
 #pragma unroll
         for (u32 e = 0; e < 4; e++) m[i][e] = LOWEST;
     }
@@ -186,7 +186,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
             const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
-            const float x = head < group ? z[u64(mine) * heads + kv_head * group + head] : INFINITY;
+            const float x = head < group ? z[u64(row0 + mine) * heads + kv_head * group + head] : INFINITY;
             zs[i][e] = x == NEVER ? INFINITY : x;  // without a visible key in z, A is 0
         }
     }

@@ -23,5 +23,5 @@ macro_rules! images {
 /// The files of `kernels/`.
 pub const IMAGES: &[Image] = images! {
     rows, skinny, skinny_int8, skinny_mixed, skinny_int4, skinny_int5, skinny_int6, skinny_group4, skinny_nvfp4, packed, fp8,
-    lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_attend, pool, top_logits, gemm, gemm_hopper, draft, compare
+    lightning, lightning_prefill, sparse, sparse_select, sparse_scores, sparse_scores_hopper, sparse_attend, pool, top_logits, gemm, gemm_hopper, draft, compare
 };

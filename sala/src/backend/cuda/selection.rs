@@ -19,7 +19,7 @@ pub struct Selection {
     /// `[rows][kv_heads]` u32.
     pub(super) count: DeviceBuffer,
     pub(super) scores: DeviceBuffer,
-    /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
+    /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill pass.
     pub(super) lse: DeviceBuffer,
     /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
     pub(super) mass: DeviceBuffer,

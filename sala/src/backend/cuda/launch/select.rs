@@ -26,8 +26,9 @@ operands! {
     Select:
     Ptr q keys k1 at of step part z scores list count;
     u32 ldq level window stride heads kv_heads key_tile rows row0 splits score_blocks all_below apart;
-    u32 cap init local topk dense_until;
+    u32 cap init local topk dense_until span;
     f32 scale;
+    TensorMap map;
 }
 
 kernels! { device;
@@ -70,10 +71,10 @@ kernels! { device;
     grid [kv_heads, rows, 1], threads 128, shared 4 * score_blocks;
 
     "sparse_scores.cu":
-    /// `z[row − row0][head]`, the log-sum-exp over compressed keys; 16 rows a block, two a warp
+    /// `z[row][head]`, the log-sum-exp over compressed keys; 16 rows a block, two a warp
     PrefillLse of Select [prefill_lse] (
         z: Ptr("float*"), q: Ptr("const bf16*"), ldq: u32, keys: Ptr("const bf16*"), window: u32, stride: u32,
-        step: Ptr("const Step*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, row0: u32, rows: u32,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
     )
     grid [up(rows, 16), kv_heads, 1], threads 256, shared 32_768;
 
@@ -84,12 +85,57 @@ kernels! { device;
         rows: u32, score_blocks: u32,
     )
     grid [up(score_blocks, 256), up(rows, 16), kv_heads], threads 256, shared 37_376;
+
+    "sparse_scores_hopper.cu":
+    /// As prefill_lse on Hopper, 24 rows a block. `map`: the compressed keys for the copy engine
+    HopperLse of Select [hopper_lse] (
+        z: Ptr("float*"), q: Ptr("const bf16*"), ldq: u32, map: TensorMap, window: u32, stride: u32,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
+    )
+    grid [up(rows, HOPPER_ROWS), kv_heads, 1], threads 512, shared 196_656;
+
+    /// As prefill_scores on Hopper, 24 rows × `span` blocks (a multiple of 16) a launch block. `map`: `k1` for the copy engine
+    HopperScores of Select [hopper_scores] (
+        scores: Ptr("bf16*"), z: Ptr("const float*"), q: Ptr("const bf16*"), ldq: u32, map: TensorMap,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32, score_blocks: u32, span: u32,
+    )
+    grid [up(score_blocks, span), up(rows, HOPPER_ROWS), kv_heads], threads 512, shared 193_088;
+}
+
+const HOPPER_ROWS: usize = 24;
+
+/// `span` of [`HopperScores`] that takes the shortest time: a launch block begins in that of four times 16 blocks.
+fn span(blocks: usize, rows: usize, kv_heads: usize, device: &DeviceInfo) -> usize {
+    let lists = up(rows, HOPPER_ROWS) * kv_heads;
+    let time = |span: &usize| up(up(blocks, *span) * lists, device.multiprocessors.max(1)) * (span / 16 + 4);
+    (1..=16).map(|parts| up(blocks, parts).next_multiple_of(16)).min_by_key(time).unwrap_or(blocks)
 }
 
 /// Limit of `score_blocks` of [`SelectTopMany`].
 const MANY_BLOCKS: usize = 4096;
 
 impl Select {
+    /// # Safety
+    /// See the module: every pointer must have the extent in the rows.
+    pub unsafe fn lse(&self, d: &dyn Driver) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { if is_hopper(d.info()) { HopperLse(*self).launch(d) } else { PrefillLse(*self).launch(d) } }
+    }
+
+    /// # Safety
+    /// See the module: every pointer must have the extent in the rows.
+    pub unsafe fn score(&self, d: &dyn Driver) -> Result<()> {
+        let span = span(self.score_blocks, self.rows, self.kv_heads, d.info());
+        // SAFETY: the caller's.
+        unsafe {
+            if is_hopper(d.info()) {
+                HopperScores(Select { span, ..*self }).launch(d)
+            } else {
+                PrefillScores(*self).launch(d)
+            }
+        }
+    }
+
     /// Launches the faster of the two kernels; the result is the same.
     ///
     /// # Safety

@@ -1,6 +1,8 @@
 //! The choice of blocks of sparse attention: scores of a pass's rows, and the top blocks.
 
 use super::super::cache::Cache;
+use super::super::driver::TileMap;
+use super::super::joined::KEY_TILE;
 use super::super::selection::{Selection, all_within, dense_until};
 use super::super::tensors::{Buf, HEAD};
 use super::super::{Cuda, launch, u32_of};
@@ -84,23 +86,25 @@ impl Cuda {
             }
             Pass::Prefill { rows } => {
                 let [_, _, k1, k2] = only(caches)?.entry();
-                let blocks =
-                    (self.step.place.position + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
+                let end = self.step.place.position + rows;
+                let blocks = end.div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
                 let part = sel.score_rows(spec.kv_heads, blocks);
                 let d = self.device.driver();
+                let keys = if operands.level == 2 { k2 } else { k1 };
+                let map = |at, stride| {
+                    let (width, rows) = (spec.kv_heads * HEAD, KEY_TILE / stride);
+                    let tiles = end.div_ceil(KEY_TILE);
+                    d.tensor_map(&TileMap { at, second: width as u64 * 2, width, rows, tile: key_tile, tiles })
+                };
+                let operands = launch::Select { keys, k1, rows, score_blocks: blocks, ..operands };
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe { launch::Select { map: map(keys, plan.keys[1])?, ..operands }.lse(d)? };
+                let map = map(k1, spec.stride)?;
                 for row0 in (0..rows).step_by(part) {
-                    let operands = launch::Select {
-                        keys: if operands.level == 2 { k2 } else { k1 },
-                        k1,
-                        score_blocks: blocks,
-                        row0,
-                        rows: part.min(rows - row0),
-                        ..operands
-                    };
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                    let operands = launch::Select { map, row0, rows: part.min(rows - row0), ..operands };
+                    // SAFETY: as above.
                     unsafe {
-                        launch::PrefillLse(operands).launch(d)?;
-                        launch::PrefillScores(operands).launch(d)?;
+                        operands.score(d)?;
                         operands.top(d)?;
                     }
                 }
