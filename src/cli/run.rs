@@ -137,7 +137,6 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
         // Most likely the terminal is gone.
         Err(_) => this.end_without_terminal(),
     };
-    let _ = this.announcer.end(&mut out::screen());
     if toured {
         // The program may be started again in this process: two threads must not read one keyboard.
         this.input.park();
@@ -280,7 +279,7 @@ impl Loop {
 
     fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         self.input.park();
-        self.announcer.end(&mut out::screen())?;
+        self.announcer.forget();
         self.guard.leave();
         let result = work();
         self.guard.enter(self.modes)?;
@@ -367,7 +366,7 @@ impl Loop {
             clusters.clear_pieces(frame.buffer_mut());
         })?;
         crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
-        self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
+        self.announcer.show(&mut out::screen(), &status::title(&self.app))?;
         self.last_frame = Some(Instant::now());
         let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
         if note.session != self.app.open.view.name {
