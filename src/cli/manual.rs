@@ -123,7 +123,7 @@ mod tests {
             "\\-\\-resume [NAME]\\fR",
             "\\-\\-raw\\fR\nPrint the exact text, including control characters\n",
             "\\-\\-calibrate[=DOCS]\\fR",
-            "What to measure [default: model] [possible values: model, sessions, beside, library, serve]\n",
+            "What to measure [default: model] [possible values: model, sessions, serve]\n",
             " [default: read] [possible values: read, random]\n",
             " [possible values: consistency, needles]\n",
             " [possible values: bash, elvish, fish, powershell, zsh]\n",

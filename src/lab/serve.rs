@@ -14,7 +14,7 @@ use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::Serving;
 use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
-use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
+use crate::engine::protocol::{Generate, JobDone, Sampling, SequenceId, Token};
 use crate::text::{Before, TextModel};
 
 const QUESTIONS: u64 = 3;
@@ -118,11 +118,10 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
     let generate = Generate { sampling, stop, ..greedy(0, settings.spec) };
     let (alone, device) = alone(&own, &text, generate, &loads)?;
-    let rows = loads.iter().zip(served).zip(alone).map(|((load, served), [engine, engine_keeping])| {
+    let rows = loads.iter().zip(served).zip(alone).map(|((load, served), engine)| {
         json!({
             "context": load.context, "clients": load.clients, "served": served.figures(),
             "seen": { "cached": served.sum(|a| a.cached) }, "engine": engine.figures(),
-            "engine_keeping": engine_keeping.figures(),
             "share": served.tokens_per_s() / engine.tokens_per_s().max(1e-9),
         })
     });
@@ -229,94 +228,69 @@ impl Server {
     }
 }
 
-struct Open {
-    sequence: SequenceId,
-    job: u64,
-    number: u64,
-    sent: Instant,
-    first_token: Option<Duration>,
-    generated: Vec<Token>,
-}
-
 struct Alone<'a> {
     client: EngineClient,
     text: &'a TextModel,
     generate: Generate,
 }
 
-/// The engine's answers to each load without and with export of the state after each answer, and the name of the device.
+/// The engine's answers to each load, and the name of its device.
 fn alone(
     context: &Context,
     text: &TextModel,
     generate: Generate,
     loads: &[Load],
-) -> Result<(Vec<[Answered; 2]>, String), Failure> {
+) -> Result<(Vec<Answered>, String), Failure> {
     let mut bench = Alone { client: EngineClient::start(context)?, text, generate };
     let mut measured = Vec::new();
     for load in loads {
-        for round in 0..WARM_UPS {
-            bench.run(load.warm_up(round), true)?;
-        }
-        measured.push([bench.run(*load, false)?, bench.run(*load, true)?]);
+        (0..WARM_UPS).try_for_each(|round| bench.run(load.warm_up(round)).map(drop))?;
+        measured.push(bench.run(*load)?);
     }
     Ok((measured, bench.client.end()))
 }
 
 impl Alone<'_> {
-    fn run(&mut self, load: Load, export: bool) -> Result<Answered, Failure> {
+    /// All clients of a load at once, question by question.
+    fn run(&mut self, load: Load) -> Result<Answered, Failure> {
         self.generate.max_tokens = load.tokens;
         let mut prompts = Vec::new();
         for client in 0..load.clients {
             let sequence = SequenceId(client as u32);
-            let id = self.client.restore(sequence, 0, Vec::new(), None, Vec::new())?;
+            let id = self.client.restore(sequence, Vec::new(), None, Vec::new())?;
             self.client.all(&[id])?;
             prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(self.text, client)?)?));
         }
-        let (begun, mut open, mut answers) = (Instant::now(), Vec::new(), Vec::new());
-        for (sequence, prompt) in prompts {
-            open.push(self.ask(sequence, 1, prompt, export)?);
-        }
-        while !open.is_empty() {
-            match self.client.next()? {
-                EngineEvent::Tokens { id, tokens, .. } => {
-                    if let Some(question) = open.iter_mut().find(|open| open.job == id) {
-                        question.first_token.get_or_insert_with(|| question.sent.elapsed());
-                        question.generated.extend(tokens);
-                    }
-                }
-                EngineEvent::Done { id, done } => {
-                    let Some(at) = open.iter().position(|open| open.job == id) else { continue };
-                    let ended = open.swap_remove(at);
-                    answers.push(Answer {
-                        read: done.prompt_in_state,
-                        cached: 0,
-                        written: ended.generated.len() as u64,
-                        first_token: ended.first_token.unwrap_or_default(),
-                    });
-                    if ended.number < load.questions {
-                        let prompt = self.next_prompt(&ended, &done)?;
-                        open.push(self.ask(ended.sequence, ended.number + 1, prompt, export)?);
-                    }
-                }
-                _ => {}
+        let (begun, mut answers) = (Instant::now(), Vec::new());
+        for question in 1..=load.questions {
+            let (sent, mut jobs) = (Instant::now(), Vec::new());
+            for (sequence, prompt) in &mut prompts {
+                jobs.push(self.client.run(*sequence, std::mem::take(prompt), self.generate.clone(), false)?);
+            }
+            let events = self.client.all(&jobs)?;
+            for (job, (_, prompt)) in jobs.iter().zip(&mut prompts) {
+                let pieces: Vec<_> = events.tokens.iter().filter(|(_, id, _)| id == job).collect();
+                let generated: Vec<Token> = pieces.iter().flat_map(|(.., tokens)| tokens).copied().collect();
+                let Some(done) = events.done.get(job) else { continue };
+                answers.push(Answer {
+                    read: done.prompt_in_state,
+                    cached: 0,
+                    written: generated.len() as u64,
+                    first_token: pieces.first().map_or(Duration::ZERO, |(at, ..)| at.duration_since(sent)),
+                });
+                *prompt = self.next_prompt(question, &generated, done)?;
             }
         }
         Ok(Answered(answers, begun.elapsed().as_secs_f64()))
     }
 
-    fn ask(&mut self, sequence: SequenceId, number: u64, prompt: Vec<Token>, export: bool) -> Result<Open, Failure> {
-        let sent = Instant::now();
-        let (job, _) = self.client.run(sequence, prompt, Some(self.generate.clone()), export)?;
-        Ok(Open { sequence, job, number, sent, first_token: None, generated: Vec::new() })
-    }
-
     /// The tokens after an answer that the state lacks: the last drawn token, and the next question.
-    fn next_prompt(&self, ended: &Open, done: &JobDone) -> Result<Vec<Token>, Failure> {
+    fn next_prompt(&self, question: u64, generated: &[Token], done: &JobDone) -> Result<Vec<Token>, Failure> {
         let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
-        let mut prompt = ended.generated.get(read..).unwrap_or_default().to_vec();
+        let mut prompt = generated.get(read..).unwrap_or_default().to_vec();
         let tokenizer = &self.text.tokenizer;
-        let before = tokenizer.before_next(&ended.generated, Before::Edge);
-        prompt.extend(tokenizer.encode_after(&Load::question(ended.number), before)?);
+        let before = tokenizer.before_next(generated, Before::Edge);
+        prompt.extend(tokenizer.encode_after(&Load::question(question), before)?);
         Ok(prompt)
     }
 }

@@ -1,31 +1,23 @@
-//! `sala-chat bench sessions`: what resume, undo, fork and saving cost, as a user feels it. docs/performance.md
+//! `sala-chat bench sessions`: what resume, undo and fork cost, as a user feels it. docs/performance.md
 //! has the method.
 
 mod engine;
 
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
-
 use serde_json::{Value, json};
 
 use super::clients::{RuntimeClient, failed};
-use super::report::{Samples, ms};
-use super::scratch::{MadeUp, all_saved, at_most, contexts, ledger, longest, message, scratch, write};
-use crate::cli::args::{BenchArgs, FillArg};
+use super::report::Samples;
+use super::scratch::{ledger, longest, scratch, write};
+use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
-use crate::core::transcript::Role;
 use crate::engine::protocol::BUILT_IN;
 use crate::runtime::protocol::{LoadOptions, Request};
-use crate::runtime::session_rows;
-use crate::store::{Change, Limits, NewSession, RealDisk, Save, SegmentId, SessionFilter, Store, Writer};
+use crate::store::{SegmentId, Store};
 
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
-/// The model reads two of these pieces of a document with made-up state.
-const PIECE: u64 = 8_192;
 const ANSWER: u64 = 24;
 const DOCUMENT: &str = "ledger.txt";
 const NAME: &str = "measured";
@@ -34,29 +26,26 @@ const QUESTIONS: [&str; 3] =
 
 pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
-    at_most(args, 1, "one length here, the session's")?;
-    let tokens = contexts(args, &[if cpu { TOKENS } else { TOKENS_GPU }], 1..=longest(context), "")?[0];
-    let (folder, mut own) = scratch(context, tokens)?;
-    let config = &mut own.loaded.config;
-    config.sampling.max_tokens = ANSWER;
-    if args.fill == FillArg::Random {
-        config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
+    let tokens = match args.context.as_slice() {
+        [] if cpu => TOKENS,
+        [] => TOKENS_GPU,
+        [tokens] => *tokens,
+        more => {
+            let what = "--context takes one length here, the session's";
+            return Err(Failure::usage(format!("{what} (got {})", more.len())));
+        }
+    };
+    let longest = longest(context);
+    if !(1..=longest).contains(&tokens) {
+        return Err(Failure::usage(format!("--context must be 1 to {longest} here (got {tokens})")));
     }
+    let (folder, mut own) = scratch(context, tokens)?;
+    own.loaded.config.sampling.max_tokens = ANSWER;
     let (context, folder) = (&own, folder.path());
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
     let body = ledger(&text, tokens)?;
     write(&document, &body)?;
-    let made_up = match args.fill {
-        FillArg::Read => None,
-        FillArg::Random => {
-            context.note(&format!("putting {tokens} tokens on disk"));
-            let store = open::store(context)?;
-            let mut made_up = MadeUp::start(context, &store, &text)?;
-            made_up.document(&store, DOCUMENT, &body)?;
-            Some(made_up.end()?)
-        }
-    };
     let (client, info) = RuntimeClient::start(context, true)?;
     client.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
@@ -86,7 +75,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
             let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
-                if cold { engine::drop_from_cache(&files) } else { engine::read(&files).map(drop) }
+                if cold { engine::drop_from_cache(&files) } else { Ok(()) }
             };
             away(&client)?;
             samples.add(resume, client.resumed(NAME)?);
@@ -100,36 +89,26 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
         return Err(failed(line));
     }
     client.quit()?;
-    context.note("times between tokens");
-    let (inter_token, equal_bits) = engine::measure(context, &store, &tip, args.decode, &files, &mut samples)?;
-    context.note("listing sessions");
-    let session_list = list(&folder.join("list"), args.sessions)?;
-    let all_rows = |ms: &str, read_ms: &str| {
-        let (ms, read_ms) = (samples.median(ms), samples.median(read_ms));
-        let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
-        json!({
-            "ms": ms, "read_ms": read_ms, "beyond_read_ms": ms - read_ms, "gb_per_s": rate(ms),
-            "read_gb_per_s": rate(read_ms), "share_of_read_rate": read_ms / ms.max(1e-6),
-        })
+    context.note("restoring all rows");
+    let equal_bits = engine::measure(context, &store, &tip, &files, &mut samples)?;
+    let all_rows = |figure: &str| {
+        let ms = samples.median(figure);
+        json!({"ms": ms, "gb_per_s": bytes as f64 / 1e6 / ms.max(1e-6)})
     };
     Ok(json!({
         "machine": {"device": info.device},
         "tokens": position,
         "state_bytes": bytes,
-        "made_up_tokens": made_up.map_or(0, |(tokens, _)| tokens),
-        "save_gb_per_s": made_up.map(|(_, rate)| rate),
-        "read_tokens_per_s": made_up.is_none().then(|| position as f64 / reading_ms.max(1e-6) * 1e3),
+        "read_tokens_per_s": position as f64 / reading_ms.max(1e-6) * 1e3,
         "resume_ms": samples.median("resume"),
         "resume_cold_ms": samples.median("resume, cold"),
         "first_token_ms": samples.median("first"),
         "first_token_cold_ms": samples.median("first, cold"),
-        "all_rows": all_rows("all rows", "read"),
-        "all_rows_cold": all_rows("all rows, cold", "read, cold"),
+        "all_rows": all_rows("all rows"),
+        "all_rows_cold": all_rows("all rows, cold"),
         "undo_ms": samples.median("undo"),
         "fork_ms": samples.median("fork"),
         "equal_bits": equal_bits,
-        "session_list": session_list,
-        "inter_token": inter_token,
     }))
 }
 
@@ -141,41 +120,4 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
     let (_, tip) = store.tip_segment(head, &fingerprint)?.ok_or_else(nothing)?;
     let plan = store.plan_restore(&tip)?;
     if plan.usable == plan.path.len() { Ok((tip, plan.bytes())) } else { Err(nothing()) }
-}
-
-/// The picker's list of a store with many sessions.
-fn list(folder: &Path, sessions: usize) -> Result<Value, Failure> {
-    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
-    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
-    fill(Arc::new(open()?), sessions)?;
-    let (mut samples, mut found) = (Samples::default(), 0);
-    for _ in 0..REPEATS {
-        let begun = Instant::now();
-        let store = open()?;
-        samples.add("open", ms(begun));
-        let begun = Instant::now();
-        let rows = session_rows(&store, store.sessions(SessionFilter::Live, sessions)?, None, None);
-        samples.add("list", ms(begun));
-        found = rows.len();
-    }
-    Ok(json!({ "sessions": found, "open_store_ms": samples.median("open"), "ms": samples.median("list") }))
-}
-
-/// Saves all sessions in one transaction and waits until it is on disk.
-fn fill(store: Arc<Store>, sessions: usize) -> Result<(), Failure> {
-    let mut changes = Vec::with_capacity(4 * sessions);
-    for n in 0..sessions {
-        let id = store.new_session_id();
-        let question = message(&store, None, Role::User, format!("What is written in entry {n}?"));
-        let answer = message(&store, Some(question.id), Role::Assistant, format!("Entry {n} was written by Anna."));
-        let head = Some(answer.id);
-        let (name, settings) = (format!("session {n}"), "{}".to_owned());
-        changes.push(Change::CreateSession(NewSession { id, name, settings, head: None, forked_from: None }));
-        changes.extend([question, answer].map(|m| Change::PutMessage { session: id, message: Box::new(m) }));
-        changes.push(Change::MoveHead { session: id, head });
-    }
-    let (events, outcome) = crossbeam_channel::unbounded();
-    let writer = Writer::start(store, events)?;
-    writer.save(Save { changes, images: Vec::new() });
-    all_saved(writer, &outcome)
 }
