@@ -291,7 +291,9 @@ fn a_changed_packed_folder_is_named_and_a_busy_one_is_kept() {
     assert!(out(&damaged).contains("part-003.safetensors: it is not as it was written\n"), "{}", out(&damaged));
     let stderr = err(&damaged);
     assert!(
-        stderr.contains("sala-chat: part-003.safetensors in packed: damaged. Run its sala-chat model quantize"),
+        stderr.contains(
+            "sala-chat: part-003.safetensors in packed: it is not as it was written. Run its sala-chat model quantize"
+        ),
         "{stderr}"
     );
     assert_eq!(home.run(pack).status.code(), Some(0));
