@@ -56,11 +56,12 @@ impl EngineClient {
     pub(super) fn start(context: &Context) -> Result<EngineClient, Failure> {
         let engine = engine::spawn(open::engine_options(context)?)?;
         let mut client = EngineClient { engine, info: ModelInfo::default(), last: 0 };
-        client.info = client.wait(|event| match event {
-            EngineEvent::Ready(info) => Some(info),
-            _ => None,
-        })?;
-        Ok(client)
+        loop {
+            if let EngineEvent::Ready(info) = client.next()? {
+                client.info = info;
+                return Ok(client);
+            }
+        }
     }
 
     fn next(&self) -> Result<EngineEvent, Failure> {
@@ -70,14 +71,6 @@ impl EngineClient {
             Ok(event) => Ok(event),
             Err(RecvTimeoutError::Timeout) => Err(failed("the engine does not answer")),
             Err(RecvTimeoutError::Disconnected) => Err(failed("the engine ended unexpectedly")),
-        }
-    }
-
-    fn wait<T>(&self, mut pick: impl FnMut(EngineEvent) -> Option<T>) -> Result<T, Failure> {
-        loop {
-            if let Some(found) = pick(self.next()?) {
-                return Ok(found);
-            }
         }
     }
 

@@ -69,13 +69,13 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     }
     let store = open::store(context)?;
     let (tip, bytes) = tip(&store)?;
-    let files = engine::files_of_path(&store, &tip, folder)?;
+    let segments = folder.join("data/segments");
     for n in 0..REPEATS {
         for (resume, first_token, cold) in [("resume", "first", false), ("resume, cold", "first, cold", true)] {
             let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
-                if cold { engine::drop_from_cache(&files) } else { Ok(()) }
+                if cold { engine::drop_from_cache(&segments) } else { Ok(()) }
             };
             away(&client)?;
             samples.add(resume, client.resumed(NAME)?);
@@ -90,7 +90,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     }
     client.quit()?;
     context.note("restoring all rows");
-    let equal_bits = engine::measure(context, &store, &tip, &files, &mut samples)?;
+    let equal_bits = engine::measure(context, &store, &tip, &segments, &mut samples)?;
     let all_rows = |figure: &str| {
         let ms = samples.median(figure);
         json!({"ms": ms, "gb_per_s": bytes as f64 / 1e6 / ms.max(1e-6)})

@@ -205,17 +205,11 @@ pub fn table(cells: &[Cell]) -> Vec<String> {
     let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", short(cell.length)));
     let mut rows = vec![format!("    depth{}", head.collect::<String>())];
     rows.extend(DEPTHS.iter().enumerate().map(|(row, depth)| {
-        let text = |cell: &Cell| format!("{:>8}", format!("{} {}/{}", shade(cell), cell.found, cell.questions));
+        let text = |cell: &Cell| format!("{:>8}", format!("{}/{}", cell.found, cell.questions));
         let cells = columns().filter_map(|column| column.get(row)).map(text);
         format!("    {depth:>4}%{}", cells.collect::<String>())
     }));
     rows
-}
-
-fn shade(cell: &Cell) -> char {
-    const RAMP: [char; 4] = ['.', 'o', 'O', '#'];
-    let step = cell.found * (RAMP.len() - 1) / cell.questions.max(1);
-    RAMP.get(step).copied().unwrap_or('#')
 }
 
 pub fn svg(cells: &[Cell], title: &str) -> String {
