@@ -48,17 +48,17 @@ pub(super) struct Events {
 
 pub(super) struct EngineClient {
     engine: Engine,
-    info: ModelInfo,
+    device: String,
     last: u64,
 }
 
 impl EngineClient {
     pub(super) fn start(context: &Context) -> Result<EngineClient, Failure> {
         let engine = engine::spawn(open::engine_options(context)?)?;
-        let mut client = EngineClient { engine, info: ModelInfo::default(), last: 0 };
+        let mut client = EngineClient { engine, device: String::new(), last: 0 };
         loop {
             if let EngineEvent::Ready(info) = client.next()? {
-                client.info = info;
+                client.device = info.device;
                 return Ok(client);
             }
         }
@@ -114,17 +114,17 @@ impl EngineClient {
         Ok(id)
     }
 
-    /// Restores a sequence from `rows` and `end`; without rows it is empty.
+    /// Restores a sequence from `rows` and `end`, some of which may be in flight then; without rows it is empty.
     pub(super) fn restore(
         &mut self,
         sequence: SequenceId,
         rows: Vec<Arc<dyn RowSource>>,
         end: Option<CheckpointImage>,
         history: Vec<Token>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<(), Failure> {
         let id = self.new_id();
         self.command(Command::Restore { id, sequence, keep: 0, rows, end, history: history.into() })?;
-        Ok(id)
+        self.all(&[id]).map(drop)
     }
 
     /// Ends the engine; the name of its device.
@@ -132,7 +132,7 @@ impl EngineClient {
         // The engine may have ended already.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();
-        self.info.device
+        self.device
     }
 }
 

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use super::clients::{EngineClient, failed, greedy};
+use super::eval::needles::{SENTENCE_TOKENS, filler};
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::Serving;
 use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
+use crate::core::SplitMix64;
 use crate::engine::protocol::{Generate, JobDone, Sampling, SequenceId, Token};
 use crate::text::{Before, TextModel};
 
@@ -71,16 +73,17 @@ impl Load {
         Load { questions: 1, tokens: self.tokens.min(WARM_UP_TOKENS), number, ..self }
     }
 
-    fn opening(&self, text: &TextModel, client: usize) -> Result<String, Failure> {
-        let note = |i: u64| format!("Lamp {i} was lit in Oslo, and nobody saw it.\n");
-        let some: String = (100..200).map(note).collect();
-        let each = (text.tokenizer.encode_plain(&some)?.len() as u64 / 100).max(1);
-        let notes: String = (100..100 + (self.context / each).max(1)).map(note).collect();
-        Ok(format!("Book {}.\n{notes}{}", self.number + client, Self::question(0)))
+    /// About `context` tokens, others for every client.
+    fn opening(&self, client: usize) -> String {
+        let number = self.number + client;
+        let mut dice = SplitMix64::new(number as u64);
+        let sentences = (self.context / SENTENCE_TOKENS as u64).max(1);
+        let text: String = (0..sentences).map(|_| filler(&mut dice) + "\n").collect();
+        format!("Book {number}.\n{text}{}", Self::question(0))
     }
 
     fn question(number: u64) -> String {
-        format!("\nQuestion {}: which lamp was lit last, and where?\n", number + 1)
+        format!("\nQuestion {}: what does the last line say?\n", number + 1)
     }
 }
 
@@ -111,7 +114,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let (text, stop) = open::text(&open::model(context)?.name)?;
     own.loaded.recommend(&text.recommended);
     context.note("the server with its clients");
-    let served = serve(&own, &text, &loads)?;
+    let served = serve(&own, &loads)?;
     context.note("the engine alone");
     // The parameters that the server derives from the clients' requests.
     let settings = Settings::of(own.config());
@@ -130,7 +133,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     Ok(json!({"machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows}))
 }
 
-fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
+fn serve(context: &Context, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
     let serving = Serving::begin(context, open::engine_options(context)?, listener, None, true)?;
@@ -138,8 +141,8 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
     let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
     let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
         let measured = loads.iter().map(|load| {
-            (0..WARM_UPS).try_for_each(|round| server.run(text, load.warm_up(round)).map(drop))?;
-            server.run(text, *load)
+            (0..WARM_UPS).try_for_each(|round| server.run(load.warm_up(round)).map(drop))?;
+            server.run(*load)
         });
         measured.collect()
     });
@@ -169,12 +172,11 @@ impl Server {
     }
 
     /// All clients of a load at once, a thread for each.
-    fn run(&self, text: &TextModel, load: Load) -> Result<Answered, Failure> {
-        let openings = (0..load.clients).map(|client| load.opening(text, client)).collect::<Result<Vec<_>, _>>()?;
+    fn run(&self, load: Load) -> Result<Answered, Failure> {
         let begun = Instant::now();
         let answers = std::thread::scope(|scope| {
-            let client = |opening| scope.spawn(move || self.converse(load, opening));
-            let clients: Vec<_> = openings.into_iter().map(client).collect();
+            let client = |client| scope.spawn(move || self.converse(load, load.opening(client)));
+            let clients: Vec<_> = (0..load.clients).map(client).collect();
             let ended = clients.into_iter().map(|client| client.join().map_err(|_| failed("a client failed"))?);
             ended.collect::<Result<Vec<_>, Failure>>()
         })?;
@@ -257,9 +259,8 @@ impl Alone<'_> {
         let mut prompts = Vec::new();
         for client in 0..load.clients {
             let sequence = SequenceId(client as u32);
-            let id = self.client.restore(sequence, Vec::new(), None, Vec::new())?;
-            self.client.all(&[id])?;
-            prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(self.text, client)?)?));
+            self.client.restore(sequence, Vec::new(), None, Vec::new())?;
+            prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(client))?));
         }
         let (begun, mut answers) = (Instant::now(), Vec::new());
         for question in 1..=load.questions {

@@ -1,28 +1,33 @@
 //! `sala-chat bench sessions`: what resume, undo and fork cost, as a user feels it. docs/performance.md
 //! has the method.
 
-mod engine;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::clients::{RuntimeClient, failed};
-use super::report::Samples;
-use super::scratch::{ledger, longest, scratch, write};
+use super::clients::{EngineClient, PATIENCE, RuntimeClient, failed, greedy};
+use super::report::{Samples, ms};
+use super::scratch::{book, longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
-use crate::engine::protocol::BUILT_IN;
+use crate::engine::protocol::{BUILT_IN, ImageTensor, MAIN, RowSource, SpecMode, Token};
 use crate::runtime::protocol::{LoadOptions, Request};
-use crate::store::{SegmentId, Store};
+use crate::store::{SegmentId, Store, StoredRows};
+use crate::text::quotes;
 
+const POLL: Duration = Duration::from_micros(200);
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
 const ANSWER: u64 = 24;
-const DOCUMENT: &str = "ledger.txt";
+const DOCUMENT: &str = "book.txt";
 const NAME: &str = "measured";
 const QUESTIONS: [&str; 3] =
-    ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
+    ["What does the bridge do?", "Which garden is quiet?", "What do we learn about the first winter?"];
 
 pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
@@ -44,8 +49,8 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let (context, folder) = (&own, folder.path());
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
-    let body = ledger(&text, tokens)?;
-    write(&document, &body)?;
+    std::fs::write(&document, book(&text, tokens)?)
+        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
     let (client, info) = RuntimeClient::start(context, true)?;
     client.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
@@ -75,7 +80,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
             let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
-                if cold { engine::drop_from_cache(&segments) } else { Ok(()) }
+                if cold { drop_from_cache(&segments) } else { Ok(()) }
             };
             away(&client)?;
             samples.add(resume, client.resumed(NAME)?);
@@ -90,8 +95,15 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     }
     client.quit()?;
     context.note("restoring all rows");
-    let equal_bits = engine::measure(context, &store, &tip, &segments, &mut samples)?;
-    let all_rows = |figure: &str| {
+    let mut client = EngineClient::start(context)?;
+    let equal_bits = equal_bits(context, &mut client, &store, &tip)?;
+    for _ in 0..REPEATS {
+        drop_from_cache(&segments)?;
+        samples.add("all rows, cold", all_rows(&mut client, &store, &tip)?);
+        samples.add("all rows", all_rows(&mut client, &store, &tip)?);
+    }
+    client.end();
+    let restored = |figure: &str| {
         let ms = samples.median(figure);
         json!({"ms": ms, "gb_per_s": bytes as f64 / 1e6 / ms.max(1e-6)})
     };
@@ -104,8 +116,8 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
         "resume_cold_ms": samples.median("resume, cold"),
         "first_token_ms": samples.median("first"),
         "first_token_cold_ms": samples.median("first, cold"),
-        "all_rows": all_rows("all rows"),
-        "all_rows_cold": all_rows("all rows, cold"),
+        "all_rows": restored("all rows"),
+        "all_rows_cold": restored("all rows, cold"),
         "undo_ms": samples.median("undo"),
         "fork_ms": samples.median("fork"),
         "equal_bits": equal_bits,
@@ -120,4 +132,79 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
     let (_, tip) = store.tip_segment(head, &fingerprint)?.ok_or_else(nothing)?;
     let plan = store.plan_restore(&tip)?;
     if plan.usable == plan.path.len() { Ok((tip, plan.bytes())) } else { Err(nothing()) }
+}
+
+/// Makes a saved path live. The returned rows may still be in flight.
+fn restore(client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<Vec<Arc<StoredRows>>, Failure> {
+    let saved = store.open_path(tip, 0)?;
+    if saved.plan.usable != saved.plan.path.len() {
+        return Err(failed("the state of the measured session was not kept"));
+    }
+    let segments = saved.plan.path.iter().map(|s| &s.content);
+    let history: Vec<Token> = segments.flat_map(|s| s.prompt.iter().chain(&s.completion)).copied().collect();
+    let rows = saved.rows.iter().cloned().map(|rows| rows as Arc<dyn RowSource>).collect();
+    client.restore(MAIN, rows, saved.end, history)?;
+    Ok(saved.rows)
+}
+
+/// Milliseconds from opening the session's files until the last byte of its rows is on the device.
+fn all_rows(client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<f64, Failure> {
+    let begun = Instant::now();
+    let rows = restore(client, store, tip)?;
+    while rows.iter().any(|r| r.read_bytes() < r.bytes()) {
+        if begun.elapsed() > PATIENCE {
+            return Err(failed("the rows do not arrive"));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(ms(begun))
+}
+
+/// Whether the last segment, computed again on top of the restored state before it, equals the one on disk.
+fn equal_bits(context: &Context, client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<bool, Failure> {
+    let (text, stop) = open::text(&open::model(context)?.name)?;
+    let Some(last) = store.segment(tip)? else { return Ok(false) };
+    let Some(parent) = last.content.parent else { return Ok(false) };
+    restore(client, store, &parent)?;
+    let generated = &last.content.completion;
+    // The last drawn token does not enter the state.
+    let mut generate = greedy(generated.len() as u64 + 1, SpecMode::Off);
+    let quoting = text.recommended.quoting();
+    generate.constraint = quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &stop));
+    let id = client.run(MAIN, last.content.prompt.clone(), generate, true)?;
+    let mut events = client.all(&[id])?;
+    let drawn: Vec<Token> = events.tokens.into_iter().flat_map(|(.., tokens)| tokens).collect();
+    let done = events.done.remove(&id).unwrap_or_default();
+    let image = done.image.ok_or_else(|| failed("the engine exported no state"))?;
+    let (rows, end) = (store.read_rows(tip)?, store.read_end(tip)?);
+    let found_end = image.end.map(|e| e.tensors).unwrap_or_default();
+    Ok(done.generated_in_state == generated.len() as u64
+        && drawn.starts_with(generated)
+        && same(image.rows.tensors, rows.tensors)
+        && same(found_end, end.tensors))
+}
+
+/// Bit for bit, in any order. Ignores the draft head's window, which is not part of the model's state.
+fn same(mut a: Vec<ImageTensor>, mut b: Vec<ImageTensor>) -> bool {
+    for tensors in [&mut a, &mut b] {
+        tensors.retain(|t| !t.name.starts_with("draft"));
+        tensors.sort_by(|x, y| x.name.cmp(&y.name));
+    }
+    let equal = |(x, y): (&ImageTensor, &ImageTensor)| {
+        (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data)
+    };
+    !a.is_empty() && a.len() == b.len() && a.iter().zip(&b).all(equal)
+}
+
+/// Asks the system to drop the files of a folder from its cache.
+fn drop_from_cache(folder: &Path) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", folder.display()));
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        #[cfg(target_os = "linux")]
+        File::open(entry.path())
+            .and_then(|file| Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?))
+            .map_err(failed)?;
+    }
+    Ok(())
 }

@@ -32,7 +32,7 @@ fn pick<'a>(dice: &mut SplitMix64, words: &'a str) -> &'a str {
     words.get(dice.below(words.len())).copied().unwrap_or_default()
 }
 
-fn filler(dice: &mut SplitMix64) -> String {
+pub fn filler(dice: &mut SplitMix64) -> String {
     let (a, n, v) = (pick(dice, ADJECTIVES), pick(dice, NOUNS), pick(dice, VERBS));
     format!("The {a} {n} {v} the {} {}.", pick(dice, ADJECTIVES), pick(dice, NOUNS))
 }
@@ -54,7 +54,8 @@ pub fn planted(tokens: usize, dice: &mut SplitMix64) -> (String, Vec<Fact>) {
     (document, list)
 }
 
-const SENTENCE_TOKENS: usize = 13;
+/// Of the built-in tokenizer.
+pub const SENTENCE_TOKENS: usize = 13;
 
 fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
     let mut list: Vec<Fact> = Vec::new();
