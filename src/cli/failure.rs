@@ -208,7 +208,10 @@ mod tests {
         let message = says("sala-chat export talk");
         assert!(message.contains("<FILE>") && !message.contains('\n'), "{message}");
         let message = says("sala-chat library");
-        assert!(message.contains("[subcommands: ls, list, add, rm, prune, help]. Usage: sala-chat library"), "{message}");
+        assert!(
+            message.contains("[subcommands: ls, list, add, rm, prune, help]. Usage: sala-chat library"),
+            "{message}"
+        );
         let message = says("sala-chat --modl x");
         assert!(message.contains("'--modl'") && message.contains("'--model'"), "{message}");
         assert!(
