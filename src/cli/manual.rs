@@ -6,8 +6,8 @@ use clap::Command;
 use crate::config::commands::GROUPS;
 use crate::tui::keys::ACTIONS;
 
-/// Columns of a manual page on a narrow terminal.
-const WIDTH: usize = 78;
+/// Columns of text beside the margin of a manual page on a terminal of 80.
+const WIDTH: usize = 72;
 
 fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");

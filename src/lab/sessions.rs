@@ -1,6 +1,7 @@
 //! `sala-chat bench sessions`: what resume, undo and fork cost, as a user feels it. docs/performance.md
 //! has the method.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::clients::{EngineClient, PATIENCE, RuntimeClient, failed, greedy};
-use super::report::{Samples, ms};
+use super::report::{joined, median, ms};
 use super::scratch::{book, longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
@@ -60,32 +61,35 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
         client.timed(Request::Ask(question.into()))?;
     }
     context.note("going back and forth");
-    let mut samples = Samples::default();
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut add = |figure, ms| samples.entry(figure).or_default().push(ms);
     for _ in 0..REPEATS {
-        samples.add("undo", client.back(Request::Undo(1))?);
+        add("undo_ms", client.back(Request::Undo(1))?);
         client.timed(Request::Redo(1))?;
     }
     for _ in 0..REPEATS {
         // #1 is the document, #2 the question. Undo and redo wait for rows in flight, which are not part of a fork.
         client.timed(Request::Undo(1))?;
         client.timed(Request::Redo(1))?;
-        samples.add("fork", client.back(Request::Fork { at: Some(2), name: None })?);
+        add("fork_ms", client.back(Request::Fork { at: Some(2), name: None })?);
         client.resumed(NAME)?;
     }
     let store = open::store(context)?;
     let (tip, bytes) = tip(&store)?;
     let segments = folder.join("data/segments");
     for n in 0..REPEATS {
-        for (resume, first_token, cold) in [("resume", "first", false), ("resume, cold", "first, cold", true)] {
+        for (resume, first_token, cold) in
+            [("resume_ms", "first_token_ms", false), ("resume_cold_ms", "first_token_cold_ms", true)]
+        {
             let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
                 if cold { drop_from_cache(&segments) } else { Ok(()) }
             };
             away(&client)?;
-            samples.add(resume, client.resumed(NAME)?);
+            add(resume, client.resumed(NAME)?);
             away(&client)?;
-            samples.add(first_token, client.first_token(NAME, QUESTIONS[0])?);
+            add(first_token, client.first_token(NAME, QUESTIONS[0])?);
         }
     }
     let position = store.load_path(&tip)?.last().map_or(0, |segment| segment.end_position());
@@ -97,31 +101,23 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     context.note("restoring all rows");
     let mut client = EngineClient::start(context)?;
     let equal_bits = equal_bits(context, &mut client, &store, &tip)?;
+    let (mut rows, mut rows_cold) = (Vec::new(), Vec::new());
     for _ in 0..REPEATS {
         drop_from_cache(&segments)?;
-        samples.add("all rows, cold", all_rows(&mut client, &store, &tip)?);
-        samples.add("all rows", all_rows(&mut client, &store, &tip)?);
+        rows_cold.push(all_rows(&mut client, &store, &tip)?);
+        rows.push(all_rows(&mut client, &store, &tip)?);
     }
     client.end();
-    let restored = |figure: &str| {
-        let ms = samples.median(figure);
+    let restored = |times: Vec<f64>| {
+        let ms = median(times);
         json!({"ms": ms, "gb_per_s": bytes as f64 / 1e6 / ms.max(1e-6)})
     };
-    Ok(json!({
-        "machine": {"device": info.device},
-        "tokens": position,
-        "state_bytes": bytes,
-        "read_tokens_per_s": position as f64 / reading_ms.max(1e-6) * 1e3,
-        "resume_ms": samples.median("resume"),
-        "resume_cold_ms": samples.median("resume, cold"),
-        "first_token_ms": samples.median("first"),
-        "first_token_cold_ms": samples.median("first, cold"),
-        "all_rows": restored("all rows"),
-        "all_rows_cold": restored("all rows, cold"),
-        "undo_ms": samples.median("undo"),
-        "fork_ms": samples.median("fork"),
-        "equal_bits": equal_bits,
-    }))
+    let report = json!({
+        "machine": {"device": info.device}, "tokens": position, "state_bytes": bytes,
+        "read_tokens_per_s": position as f64 / reading_ms.max(1e-6) * 1e3, "all_rows": restored(rows),
+        "all_rows_cold": restored(rows_cold), "equal_bits": equal_bits,
+    });
+    Ok(joined(report, samples.into_iter().map(|(figure, times)| (figure, median(times))).collect()))
 }
 
 /// The last segment of the measured session, and the bytes of its state on disk.

@@ -192,18 +192,10 @@ pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     Ok(tokens)
 }
 
-fn short(tokens: usize) -> String {
-    match tokens {
-        0..1_000 => tokens.to_string(),
-        1_000..1_000_000 => format!("{}k", (tokens + 500) / 1_000),
-        _ => format!("{:.1}M", tokens as f64 / 1e6),
-    }
-}
-
 /// A line for each depth, a column for each length. [`measure`] gives the cells of a column together.
 pub fn table(cells: &[Cell]) -> Vec<String> {
     let columns = || cells.chunks(DEPTHS.len());
-    let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", short(cell.length)));
+    let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", cell.length));
     let mut rows = vec![format!("    depth{}", head.collect::<String>())];
     rows.extend(DEPTHS.iter().enumerate().map(|(row, depth)| {
         let text = |cell: &Cell| format!("{:>8}", format!("{}/{}", cell.found, cell.questions));
@@ -228,7 +220,7 @@ pub fn svg(cells: &[Cell], title: &str) -> String {
         let (column, row) = (i / DEPTHS.len(), i % DEPTHS.len());
         let (x, y) = (left + column * side, top + row * side / 2);
         if row == 0 {
-            lines.push(text(x + 8, top - 8, &short(cell.length)));
+            lines.push(text(x, top - 8, &cell.length.to_string()));
         }
         let share = cell.found as f64 / cell.questions.max(1) as f64;
         let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);
