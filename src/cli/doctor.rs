@@ -16,8 +16,8 @@ use crate::client::attach;
 use crate::client::remote;
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::sanitize_line;
-use crate::core::{counted, plain_words};
-use crate::model::quantize::{KeptFolder, Stage, kept_folders};
+use crate::core::{bytes, counted, plain_words};
+use crate::model::quantize::kept_folders;
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::{Access, Checked, RealDisk, Rescued, Store, StoreError};
 
@@ -202,17 +202,10 @@ fn weights(context: &Context) -> Finding {
 }
 
 fn kept_weights(dir: &Path) -> Option<Finding> {
-    let (finished, others): (Vec<_>, Vec<_>) =
-        kept_folders(dir).into_iter().partition(|kept| kept.stage == Stage::Finished);
-    let gb = |of: &[KeptFolder]| of.iter().map(|kept| kept.bytes).sum::<u64>() as f64 / 1e9;
-    let (n, dir, mut text) = (finished.len(), dir.display(), String::new());
-    if n > 0 {
-        text += &format!("{:.1} GB of packed weights ({n}) in {dir} make the next start faster. ", gb(&finished));
-    }
-    if !others.is_empty() {
-        text += &format!("{:.1} GB in {dir} are from unfinished packing. ", gb(&others));
-    }
-    (!text.is_empty()).then(|| fine("kept", text + "sala-chat prune removes them."))
+    let kept = kept_folders(dir);
+    let all = bytes(kept.iter().map(|kept| kept.bytes).sum());
+    let text = || format!("{all} of packed weights in {}. sala-chat prune removes them.", dir.display());
+    (!kept.is_empty()).then(|| fine("kept", text()))
 }
 
 fn disk(dir: &Path, reserve: u64) -> Finding {
@@ -223,15 +216,12 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
         Ok(free) => free,
         Err(e) => return note("disk", format!("free space at {at_place} is unknown ({e}).")),
     };
-    let (gb, kept) = (free as f64 / 1e9, reserve as f64 / 1e9);
-    let why = match free {
-        free if free < reserve => format!(
-            "less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, but state is not, so sessions must be read again"
-        ),
-        free if free < 1 << 30 => "and a million-token session needs about 9 GB".to_owned(),
-        _ => return fine("disk", format!("{gb:.0} GB free at {at_place}.")),
-    };
-    note("disk", format!("{gb:.1} GB free at {at_place}, {why}. sala-chat prune frees space."))
+    let (free_bytes, kept) = (bytes(free), bytes(reserve));
+    if free >= reserve {
+        return fine("disk", format!("{free_bytes} free at {at_place}."));
+    }
+    let why = format!("{kept} stay free (sessions.min_free_gib): text is saved, but state is not");
+    note("disk", format!("{free_bytes} free at {at_place}, and {why}. sala-chat prune frees space."))
 }
 
 /// The built-in model reads a few tokens and predicts: proof that this program computes here.

@@ -42,7 +42,7 @@ mod themes;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::CommandFactory;
@@ -57,7 +57,6 @@ use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand};
 use dirs::Dirs;
 pub use failure::Failure;
-use panic::CrashNote;
 use term::Guard;
 
 #[derive(Clone, Debug)]
@@ -221,8 +220,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         context.warn(&why);
     }
     let _log = (exists || !cli.only_looks()).then(|| logging::start(&context.dirs, &context.config().log, verbose));
-    let note = CrashNote { dir: Some(context.dirs.state.clone()), ..CrashNote::default() };
-    panic::install(Guard::default(), Arc::new(Mutex::new(note)), None);
+    panic::install(Guard::default(), Some(context.dirs.state.clone()), None);
     dispatch(&context, cli, laboratory)
 }
 

@@ -73,7 +73,11 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             hub::verify(&folder, &published, &mut report).map_err(unreadable)?
         }
     };
-    let bad: Vec<&(String, Verdict)> = rows.iter().filter(|(_, verdict)| verdict.problem().is_some()).collect();
+    let at = folder.display();
+    let named = |(name, verdict): &(String, Verdict)| {
+        verdict.problem().map(|why| format!("{} in {at}: {why}", Clean::line(name)))
+    };
+    let bad: Vec<String> = rows.iter().filter_map(named).collect();
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);
     context.result(
@@ -90,26 +94,18 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             lines.join("\n")
         },
     )?;
-    let at = folder.display();
-    let pack =
-        "Run its sala-chat model quantize again; if that fails, remove that file or choose a new folder (-o FOLDER)";
-    let (text, hint) = match (bad.as_slice(), is_packed) {
-        ([], _) if complete => return Ok(Exit::Ok),
-        ([], true) => (format!("{at}: files are missing"), pack),
-        ([], false) => (format!("{at}: files are missing"), "sala-chat model download fetches them"),
-        ([(first, verdict), others @ ..], true) => {
-            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-            let what = if let Verdict::Unreadable(why) = verdict { why } else { "damaged" };
-            (format!("{}{more} in {at}: {what}", Clean::line(first)), pack)
+    let text = match bad.as_slice() {
+        [] if complete => return Ok(Exit::Ok),
+        [] => format!("{at}: files are missing"),
+        [only] => only.clone(),
+        [first, others @ ..] => format!("{first}, and {} more", counted(others.len() as u64, "file")),
+    };
+    let hint = match is_packed {
+        true => {
+            "Run its sala-chat model quantize again; if that fails, remove that file or choose a new folder (-o FOLDER)"
         }
-        ([(first, Verdict::Unreadable(why)), ..], false) => (
-            format!("{} in {at}: {why}", Clean::line(first)),
-            "Try again; if that fails, remove this file, then: sala-chat model download",
-        ),
-        (all, false) => {
-            let damaged = counted(all.len() as u64, "damaged file");
-            (format!("{damaged} in {at}"), "Remove what is damaged, then: sala-chat model download")
-        }
+        false if bad.is_empty() => "sala-chat model download fetches them",
+        false => "Remove what is damaged, then: sala-chat model download",
     };
     Err(Failure::new(Exit::NoModel, text).hint(hint))
 }

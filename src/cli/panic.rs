@@ -2,24 +2,17 @@
 //! as events; for those only the report is written.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
 use super::logging::keep_report;
 use super::out;
 use super::term::Guard;
 use crate::core::caught::expected;
-use crate::core::sanitize::{Clean, shell_word};
+use crate::core::sanitize::Clean;
 
-#[derive(Clone, Debug, Default)]
-pub struct CrashNote {
-    pub dir: Option<PathBuf>,
-    pub session: String,
-    pub messages: u64,
-}
-
-/// Installs the hook. Of a chat on a screen, `owner` is the thread that has the terminal.
-pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId>) {
+/// Installs the hook, which leaves its report in `state`. Of a chat on a screen, `owner` is the thread that has the
+/// terminal.
+pub fn install(guard: Guard, state: Option<PathBuf>, owner: Option<ThreadId>) {
     std::panic::set_hook(Box::new(move |info| {
         if expected() {
             return;
@@ -28,19 +21,11 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>, owner: Option<ThreadId
         if owns_terminal {
             guard.leave();
         }
-        let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let written = note.dir.as_deref().and_then(|dir| keep_report(dir, info));
+        let written = state.as_deref().and_then(|state| keep_report(state, info));
         if owns_terminal {
-            let saved = match note.messages {
-                0 => String::new(),
-                n => format!(" Your text up to #{n} is saved."),
-            };
-            let resume = match note.session.as_str() {
-                "" => String::new(),
-                name => format!(" Resume: sala-chat -r {}.", shell_word(name)),
-            };
+            let resume = if owner.is_some() { " What was saved is kept; continue it with: sala-chat -c." } else { "" };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            out::err_line(&Clean::line(&format!("sala-chat crashed.{saved}{resume}{report}")));
+            out::err_line(&Clean::line(&format!("sala-chat crashed.{resume}{report}")));
         }
     }));
 }
@@ -58,8 +43,7 @@ mod tests {
     #[ignore = "a child of modes_are_reset_after_a_panic"]
     fn child_that_panics() {
         let guard = Guard::default();
-        let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
-        install(guard.clone(), Arc::new(Mutex::new(note)), Some(std::thread::current().id()));
+        install(guard.clone(), None, Some(std::thread::current().id()));
         guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true }).unwrap();
         panic!("{}", "text of the user");
     }
@@ -67,7 +51,7 @@ mod tests {
     #[test]
     #[ignore = "a child of a_panic_outside_a_chat_names_no_session"]
     fn child_without_a_session() {
-        install(Guard::default(), Arc::default(), None);
+        install(Guard::default(), None, None);
         panic!("a command fails");
     }
 
@@ -101,7 +85,7 @@ mod tests {
         assert_eq!(text.matches("\x1b[?1049h").count(), 1, "{text}");
         assert_eq!(text.matches("\x1b[?1049l").count(), 1);
         assert_eq!(text.matches("\x1b[>1u").count(), text.matches("\x1b[<1u").count());
-        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r war-and-peace"), "{text}");
+        assert!(text.contains("What was saved is kept; continue it with: sala-chat -c."), "{text}");
         assert!(!text.contains("text of the user"));
     }
 }

@@ -123,17 +123,10 @@ fn prune_dry_run(
         } else {
             lines.insert(0, "This would go:".to_owned());
         }
-        let stays = match trashed.len() - gone.len() {
-            0 if gone.is_empty() => "nothing is in the trash".to_owned(),
-            0 => "nothing else is in the trash".to_owned(),
-            1 => "1 session in the trash stays (--all removes it)".to_owned(),
-            n => format!("{n} sessions in the trash stay (--all removes them)"),
-        };
-        let served = match all_requests {
-            0 => String::new(),
-            n => format!(", and {} of requests to serve", bytes(n)),
-        };
-        lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
+        let stays = counted((trashed.len() - gone.len()) as u64, "session");
+        let (state, served) = (bytes(sizes.state_bytes), bytes(all_requests));
+        lines.push(format!("State now: {state}, of requests to serve: {served}. Left in the trash: {stays}."));
+        lines.push("Nothing was removed.".to_owned());
         lines.join("\n")
     };
     context.result(json, text)

@@ -13,9 +13,9 @@ use crate::engine::protocol::{BUILT_IN, Cancel, Precision, Token, is_folder};
 use crate::model::calibrate::{self, Statistics, collect};
 use crate::model::draft::FOLDER;
 use crate::model::quantize::{
-    Calibration, Claim, Compared, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
+    Calibration, Claim, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
 };
-use crate::model::{Checkpoint, DEMO_FILES, ModelError, Recipe};
+use crate::model::{Checkpoint, DEMO_FILES, Recipe};
 use crate::runtime::render::safe_name;
 use crate::text::sources::Document;
 
@@ -63,8 +63,13 @@ pub(super) fn run(
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
-    // First, because damaged parts decide whether statistics are needed.
-    let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
+    // Compares what is there with what was written, and removes what is to be packed again. First, because damaged parts
+    // decide whether statistics are needed.
+    let mut checking = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
+    let compared = remove_damaged(&source, &claim, &stop, &mut checking)?.ok_or_else(|| {
+        let text = "stopped while checking the folder; nothing was changed";
+        ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command begins again"))
+    })?;
     let missing = is_unfinished(&source, &id, output)?;
     let statistics = match &texts {
         Some(texts) if missing => {
@@ -102,20 +107,6 @@ pub(super) fn run(
         }
     }
     report(context, &source, output, total, &parts)
-}
-
-/// Compares what is there with what was written, and removes what is to be packed again.
-fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
-    let mut report = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
-    let done = remove_damaged(source, claim, stop, &mut report).map_err(|e| match e {
-        ModelError::File { .. } => Failure::from(e)
-            .hint("Nothing was changed. Try again; if that fails, remove this file and it is written again"),
-        e => e.into(),
-    })?;
-    done.ok_or_else(|| {
-        let text = "stopped while checking the folder; nothing was changed";
-        Failure::new(Exit::Stopped, text).hint("The same command begins again")
-    })
 }
 
 fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<Exit, Failure> {

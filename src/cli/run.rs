@@ -4,7 +4,6 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
@@ -19,7 +18,7 @@ use super::failure::RUNTIME_ENDED;
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::start_jobs;
 use super::out;
-use super::panic::{CrashNote, install};
+use super::panic::install;
 use super::signals::{ends, left_to_children, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
@@ -70,7 +69,6 @@ struct Loop {
     end: Option<End>,
     repaint: bool,
     announcer: Announcer,
-    crash: Arc<Mutex<CrashNote>>,
 }
 
 /// Runs the interface until it ends, restores the terminal and prints the farewell. Returns where a tour is then.
@@ -78,8 +76,7 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
     let toured = tour.is_some();
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
-    let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
-    install(guard.clone(), Arc::clone(&crash), Some(std::thread::current().id()));
+    install(guard.clone(), config.state_dir.clone(), Some(std::thread::current().id()));
     let modes = Modes { alternate_screen: !config.inline, mouse: config.ui.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (signals_to, signals) = unbounded();
@@ -124,7 +121,6 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
         end: None,
         repaint: true,
         announcer: Announcer::new(|name| std::env::var_os(name)),
-        crash,
     };
     (this.app.tour, this.app.toured) = (tour, toured);
     // An unreadable theme is reported in the transcript.
@@ -137,7 +133,6 @@ pub fn run(config: UiConfig, runtime: RuntimeHandle, tour: Option<Tour>) -> io::
         // Most likely the terminal is gone.
         Err(_) => this.end_without_terminal(),
     };
-    let _ = this.announcer.end(&mut out::screen());
     if toured {
         // The program may be started again in this process: two threads must not read one keyboard.
         this.input.park();
@@ -280,7 +275,7 @@ impl Loop {
 
     fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         self.input.park();
-        self.announcer.end(&mut out::screen())?;
+        self.announcer.forget();
         self.guard.leave();
         let result = work();
         self.guard.enter(self.modes)?;
@@ -367,13 +362,8 @@ impl Loop {
             clusters.clear_pieces(frame.buffer_mut());
         })?;
         crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
-        self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
+        self.announcer.show(&mut out::screen(), &status::title(&self.app))?;
         self.last_frame = Some(Instant::now());
-        let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
-        if note.session != self.app.open.view.name {
-            note.session.clone_from(&self.app.open.view.name);
-        }
-        note.messages = self.app.open.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
         Ok(())
     }
 }

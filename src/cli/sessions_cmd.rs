@@ -311,20 +311,14 @@ pub(super) fn import(context: &Context, file: &Path) -> Result<Exit, Failure> {
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
+    let standard = file.to_str().is_some_and(means_stdin);
     // Of a pipe, such as a shell's `<(COMMAND)`: its name. The temporary file's would mean nothing to the user.
-    let (name, piped) = match file.to_str().is_some_and(means_stdin) {
-        true => {
-            ("standard input".to_owned(), Some(kept(rustix::stdio::stdin(), "standard input", IMPORT_BYTES, &stop)))
-        }
-        false => {
-            let name = file.display().to_string();
-            let is_pipe = file.metadata().is_ok_and(|meta| meta.file_type().is_fifo());
-            let pipe = is_pipe.then(|| open_at_once(file)).transpose().map_err(|e| Failure::input(file, &e))?;
-            let piped = pipe.map(|pipe| kept(pipe.as_fd(), &name, IMPORT_BYTES, &stop));
-            (name, piped)
-        }
-    };
-    let piped = piped.transpose().map_err(|failure| ending.by_signal(failure))?;
+    let name = if standard { "standard input".to_owned() } else { file.display().to_string() };
+    let is_pipe = !standard && file.metadata().is_ok_and(|meta| meta.file_type().is_fifo());
+    let opened = is_pipe.then(|| open_at_once(file)).transpose().map_err(|e| Failure::input(file, &e))?;
+    let pipe = if standard { Some(rustix::stdio::stdin()) } else { opened.as_ref().map(AsFd::as_fd) };
+    let piped = pipe.map(|pipe| kept(pipe, &name, IMPORT_BYTES, &stop)).transpose();
+    let piped = piped.map_err(|failure| ending.by_signal(failure))?;
     let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NONE };
     let path = piped.as_ref().map_or(file, |(path, _)| path);
     let imported = store.import(path, &watch).map_err(|e| match e {

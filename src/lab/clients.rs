@@ -2,6 +2,7 @@
 //! of either ends the measurement.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use super::report::ms;
 use crate::cli::args::SessionChoice;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::engine::protocol::{
-    Cancel, CheckpointImage, Command, EngineEvent, EngineFault, Generate, Job, Look, ModelInfo, RowSource, Sampling,
-    SequenceId, SpecMode, StateImage, Token,
+    Cancel, CheckpointImage, Command, EngineEvent, EngineFault, Generate, Job, JobDone, Look, ModelInfo, RowSource,
+    Sampling, SequenceId, SpecMode, Token,
 };
 use crate::engine::{self, Engine};
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
@@ -42,32 +43,28 @@ pub(super) fn greedy(max_tokens: u64, spec: SpecMode) -> Generate {
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) tokens: Vec<(Instant, u64, Vec<Token>)>,
-    /// Of the job that ended last.
-    pub(super) image: Option<StateImage>,
-    pub(super) generated_in_state: u64,
-    pub(super) state_bytes: u64,
-    pub(super) evicted: usize,
-    pub(super) waited: usize,
+    pub(super) done: BTreeMap<u64, JobDone>,
 }
 
 pub(super) struct EngineClient {
     engine: Engine,
-    pub(super) info: ModelInfo,
+    device: String,
     last: u64,
 }
 
 impl EngineClient {
     pub(super) fn start(context: &Context) -> Result<EngineClient, Failure> {
         let engine = engine::spawn(open::engine_options(context)?)?;
-        let mut client = EngineClient { engine, info: ModelInfo::default(), last: 0 };
-        client.info = client.wait(|event| match event {
-            EngineEvent::Ready(info) => Some(info),
-            _ => None,
-        })?;
-        Ok(client)
+        let mut client = EngineClient { engine, device: String::new(), last: 0 };
+        loop {
+            if let EngineEvent::Ready(info) = client.next()? {
+                client.device = info.device;
+                return Ok(client);
+            }
+        }
     }
 
-    pub(super) fn next(&self) -> Result<EngineEvent, Failure> {
+    fn next(&self) -> Result<EngineEvent, Failure> {
         match self.engine.events.recv_timeout(PATIENCE) {
             Ok(EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. }) => Err(Failure::new(exit, why)),
             Ok(EngineEvent::Failed { fault, .. }) => Err(failed(fault)),
@@ -77,46 +74,28 @@ impl EngineClient {
         }
     }
 
-    pub(super) fn wait<T>(&self, mut pick: impl FnMut(EngineEvent) -> Option<T>) -> Result<T, Failure> {
-        loop {
-            if let Some(found) = pick(self.next()?) {
-                return Ok(found);
-            }
-        }
-    }
-
+    /// Waits until all of these commands are done.
     pub(super) fn all(&self, commands: &[u64]) -> Result<Events, Failure> {
-        self.all_with(commands, |_| ())
-    }
-
-    /// The same; calls `each` after every piece of an answer with the events so far.
-    pub(super) fn all_with(&self, commands: &[u64], mut each: impl FnMut(&Events)) -> Result<Events, Failure> {
         let (mut events, mut left) = (Events::default(), commands.to_vec());
         while !left.is_empty() {
             match self.next()? {
-                EngineEvent::Tokens { id, tokens, .. } => {
-                    events.tokens.push((Instant::now(), id, tokens));
-                    each(&events);
-                }
+                EngineEvent::Tokens { id, tokens, .. } => events.tokens.push((Instant::now(), id, tokens)),
                 EngineEvent::Restored { id, .. } => left.retain(|n| *n != id),
                 EngineEvent::Done { id, done } => {
                     left.retain(|n| *n != id);
-                    (events.image, events.generated_in_state) = (done.image, done.generated_in_state);
-                    events.state_bytes = done.memory.state;
+                    events.done.insert(id, *done);
                 }
-                EngineEvent::Evicted { .. } => events.evicted += 1,
-                EngineEvent::Waiting { .. } => events.waited += 1,
                 _ => {}
             }
         }
         Ok(events)
     }
 
-    pub(super) fn command(&self, command: Command) -> Result<(), Failure> {
+    fn command(&self, command: Command) -> Result<(), Failure> {
         self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
 
-    pub(super) fn new_id(&mut self) -> u64 {
+    fn new_id(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
@@ -126,33 +105,26 @@ impl EngineClient {
         &mut self,
         sequence: SequenceId,
         prompt: Vec<Token>,
-        generate: Option<Generate>,
+        generate: Generate,
         export: bool,
-    ) -> Result<(u64, Cancel), Failure> {
-        let (id, cancel) = (self.new_id(), Cancel::default());
-        let job = Job { id, sequence, prompt, generate, score: None, export, cancel: cancel.clone() };
+    ) -> Result<u64, Failure> {
+        let (id, generate) = (self.new_id(), Some(generate));
+        let job = Job { id, sequence, prompt, generate, score: None, export, cancel: Cancel::default() };
         self.command(Command::Run(job))?;
-        Ok((id, cancel))
+        Ok(id)
     }
 
-    /// The state after reading `prompt` at the end of what the sequence holds.
-    pub(super) fn read(&mut self, sequence: SequenceId, prompt: Vec<Token>) -> Result<StateImage, Failure> {
-        let (id, _) = self.run(sequence, prompt, None, true)?;
-        self.all(&[id])?.image.ok_or_else(|| failed("the engine exported no state"))
-    }
-
-    /// Keeps `keep` positions of a sequence and restores the rest from `rows` and `end`.
+    /// Restores a sequence from `rows` and `end`, some of which may be in flight then; without rows it is empty.
     pub(super) fn restore(
         &mut self,
         sequence: SequenceId,
-        keep: u64,
         rows: Vec<Arc<dyn RowSource>>,
         end: Option<CheckpointImage>,
         history: Vec<Token>,
-    ) -> Result<u64, Failure> {
+    ) -> Result<(), Failure> {
         let id = self.new_id();
-        self.command(Command::Restore { id, sequence, keep, rows, end, history: history.into() })?;
-        Ok(id)
+        self.command(Command::Restore { id, sequence, keep: 0, rows, end, history: history.into() })?;
+        self.all(&[id]).map(drop)
     }
 
     /// Ends the engine; the name of its device.
@@ -160,7 +132,7 @@ impl EngineClient {
         // The engine may have ended already.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();
-        self.info.device
+        self.device
     }
 }
 
@@ -219,17 +191,6 @@ impl RuntimeClient {
             _ => None,
         })?;
         Ok((ms(begun), notes))
-    }
-
-    /// Milliseconds until the wanted notice, and its content. A warning from the runtime ends the wait with an error.
-    pub(super) fn until<T>(&self, request: Request, wanted: impl Fn(Notice) -> Option<T>) -> Result<(f64, T), Failure> {
-        let begun = Instant::now();
-        self.send(request)?;
-        let found = self.wait(|notice| match notice {
-            Notice::Note(Level::Warn, text) => Some(Err(failed(text))),
-            notice => wanted(notice).map(Ok),
-        })??;
-        Ok((ms(begun), found))
     }
 
     /// Milliseconds until a session is open and its state live. The runtime may take requests before that.

@@ -5,9 +5,7 @@
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
 //! | `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, sequences |
-//! | `concurrent` | `bench beside`: forks, chat during a read, many restored at once |
-//! | `sessions` | `bench sessions`: resume, undo, fork, search |
-//! | `library` | `bench library`: `/ask-all`, `/when` |
+//! | `sessions` | `bench sessions`: resume, undo, fork |
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
@@ -23,14 +21,12 @@ mod bench;
 mod capture;
 pub mod checks;
 mod clients;
-mod concurrent;
 mod eval;
 pub mod golden;
 #[cfg(feature = "cuda")]
 pub mod kernels;
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "golden data needs less of it than kernel checks"))]
 mod layers;
-mod library;
 mod report;
 mod scratch;
 mod serve;
@@ -56,8 +52,6 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let scenario = match args.what {
         BenchWhat::Model => bench::measure,
         BenchWhat::Sessions => sessions::measure,
-        BenchWhat::Beside => concurrent::measure,
-        BenchWhat::Library => library::measure,
         BenchWhat::Serve => serve::measure,
     };
     report::print(context, args, scenario(context, args)?)

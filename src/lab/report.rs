@@ -1,7 +1,6 @@
 //! The report of every bench: an object for `--json`. As text, each figure has a line with its name in the object, and
 //! each row of results a column.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -10,20 +9,6 @@ use serde_json::{Map, Value, json};
 use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::printed;
-
-#[derive(Debug, Default)]
-pub(super) struct Samples(BTreeMap<&'static str, Vec<f64>>);
-
-impl Samples {
-    pub(super) fn add(&mut self, figure: &'static str, value: f64) {
-        self.0.entry(figure).or_default().push(value);
-    }
-
-    /// 0 without samples.
-    pub(super) fn median(&self, figure: &str) -> f64 {
-        self.0.get(figure).map_or(0.0, |values| median(values.clone()))
-    }
-}
 
 pub(super) fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
@@ -166,9 +151,7 @@ mod tests {
 
     #[test]
     fn samples_give_medians() {
-        let mut samples = Samples::default();
-        [3.0, 1.0, 2.0].into_iter().for_each(|ms| samples.add("undo", ms));
-        assert_eq!((samples.median("undo"), samples.median("none")), (2.0, 0.0));
+        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(Vec::new())], [2.0, 0.0]);
         assert_eq!(quantiles((0..100).map(f64::from).collect(), [0.5, 0.99]), [50.0, 99.0]);
     }
 }

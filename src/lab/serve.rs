@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use super::clients::{EngineClient, failed, greedy};
+use super::eval::needles::{SENTENCE_TOKENS, filler};
 use super::scratch::{longest, scratch};
 use crate::cli::args::BenchArgs;
 use crate::cli::serve_cmd::Serving;
 use crate::cli::{Context, Failure, open};
 use crate::config::settings::Settings;
-use crate::engine::protocol::{EngineEvent, Generate, JobDone, Sampling, SequenceId, Token};
+use crate::core::SplitMix64;
+use crate::engine::protocol::{Generate, JobDone, Sampling, SequenceId, Token};
 use crate::text::{Before, TextModel};
 
 const QUESTIONS: u64 = 3;
@@ -71,16 +73,17 @@ impl Load {
         Load { questions: 1, tokens: self.tokens.min(WARM_UP_TOKENS), number, ..self }
     }
 
-    fn opening(&self, text: &TextModel, client: usize) -> Result<String, Failure> {
-        let note = |i: u64| format!("Lamp {i} was lit in Oslo, and nobody saw it.\n");
-        let some: String = (100..200).map(note).collect();
-        let each = (text.tokenizer.encode_plain(&some)?.len() as u64 / 100).max(1);
-        let notes: String = (100..100 + (self.context / each).max(1)).map(note).collect();
-        Ok(format!("Book {}.\n{notes}{}", self.number + client, Self::question(0)))
+    /// About `context` tokens, others for every client.
+    fn opening(&self, client: usize) -> String {
+        let number = self.number + client;
+        let mut dice = SplitMix64::new(number as u64);
+        let sentences = (self.context / SENTENCE_TOKENS as u64).max(1);
+        let text: String = (0..sentences).map(|_| filler(&mut dice) + "\n").collect();
+        format!("Book {number}.\n{text}{}", Self::question(0))
     }
 
     fn question(number: u64) -> String {
-        format!("\nQuestion {}: which lamp was lit last, and where?\n", number + 1)
+        format!("\nQuestion {}: what does the last line say?\n", number + 1)
     }
 }
 
@@ -111,18 +114,17 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     let (text, stop) = open::text(&open::model(context)?.name)?;
     own.loaded.recommend(&text.recommended);
     context.note("the server with its clients");
-    let served = serve(&own, &text, &loads)?;
+    let served = serve(&own, &loads)?;
     context.note("the engine alone");
     // The parameters that the server derives from the clients' requests.
     let settings = Settings::of(own.config());
     let sampling = Sampling { temperature: 0.0, seed: 1, ..settings.sampling };
     let generate = Generate { sampling, stop, ..greedy(0, settings.spec) };
     let (alone, device) = alone(&own, &text, generate, &loads)?;
-    let rows = loads.iter().zip(served).zip(alone).map(|((load, served), [engine, engine_keeping])| {
+    let rows = loads.iter().zip(served).zip(alone).map(|((load, served), engine)| {
         json!({
             "context": load.context, "clients": load.clients, "served": served.figures(),
             "seen": { "cached": served.sum(|a| a.cached) }, "engine": engine.figures(),
-            "engine_keeping": engine_keeping.figures(),
             "share": served.tokens_per_s() / engine.tokens_per_s().max(1e-9),
         })
     });
@@ -131,7 +133,7 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     Ok(json!({"machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows}))
 }
 
-fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
+fn serve(context: &Context, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
     let serving = Serving::begin(context, open::engine_options(context)?, listener, None, true)?;
@@ -139,8 +141,8 @@ fn serve(context: &Context, text: &TextModel, loads: &[Load]) -> Result<Vec<Answ
     let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
     let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
         let measured = loads.iter().map(|load| {
-            (0..WARM_UPS).try_for_each(|round| server.run(text, load.warm_up(round)).map(drop))?;
-            server.run(text, *load)
+            (0..WARM_UPS).try_for_each(|round| server.run(load.warm_up(round)).map(drop))?;
+            server.run(*load)
         });
         measured.collect()
     });
@@ -170,12 +172,11 @@ impl Server {
     }
 
     /// All clients of a load at once, a thread for each.
-    fn run(&self, text: &TextModel, load: Load) -> Result<Answered, Failure> {
-        let openings = (0..load.clients).map(|client| load.opening(text, client)).collect::<Result<Vec<_>, _>>()?;
+    fn run(&self, load: Load) -> Result<Answered, Failure> {
         let begun = Instant::now();
         let answers = std::thread::scope(|scope| {
-            let client = |opening| scope.spawn(move || self.converse(load, opening));
-            let clients: Vec<_> = openings.into_iter().map(client).collect();
+            let client = |client| scope.spawn(move || self.converse(load, load.opening(client)));
+            let clients: Vec<_> = (0..load.clients).map(client).collect();
             let ended = clients.into_iter().map(|client| client.join().map_err(|_| failed("a client failed"))?);
             ended.collect::<Result<Vec<_>, Failure>>()
         })?;
@@ -229,94 +230,68 @@ impl Server {
     }
 }
 
-struct Open {
-    sequence: SequenceId,
-    job: u64,
-    number: u64,
-    sent: Instant,
-    first_token: Option<Duration>,
-    generated: Vec<Token>,
-}
-
 struct Alone<'a> {
     client: EngineClient,
     text: &'a TextModel,
     generate: Generate,
 }
 
-/// The engine's answers to each load without and with export of the state after each answer, and the name of the device.
+/// The engine's answers to each load, and the name of its device.
 fn alone(
     context: &Context,
     text: &TextModel,
     generate: Generate,
     loads: &[Load],
-) -> Result<(Vec<[Answered; 2]>, String), Failure> {
+) -> Result<(Vec<Answered>, String), Failure> {
     let mut bench = Alone { client: EngineClient::start(context)?, text, generate };
     let mut measured = Vec::new();
     for load in loads {
-        for round in 0..WARM_UPS {
-            bench.run(load.warm_up(round), true)?;
-        }
-        measured.push([bench.run(*load, false)?, bench.run(*load, true)?]);
+        (0..WARM_UPS).try_for_each(|round| bench.run(load.warm_up(round)).map(drop))?;
+        measured.push(bench.run(*load)?);
     }
     Ok((measured, bench.client.end()))
 }
 
 impl Alone<'_> {
-    fn run(&mut self, load: Load, export: bool) -> Result<Answered, Failure> {
+    /// All clients of a load at once, question by question.
+    fn run(&mut self, load: Load) -> Result<Answered, Failure> {
         self.generate.max_tokens = load.tokens;
         let mut prompts = Vec::new();
         for client in 0..load.clients {
             let sequence = SequenceId(client as u32);
-            let id = self.client.restore(sequence, 0, Vec::new(), None, Vec::new())?;
-            self.client.all(&[id])?;
-            prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(self.text, client)?)?));
+            self.client.restore(sequence, Vec::new(), None, Vec::new())?;
+            prompts.push((sequence, self.text.tokenizer.encode_prompt(&load.opening(client))?));
         }
-        let (begun, mut open, mut answers) = (Instant::now(), Vec::new(), Vec::new());
-        for (sequence, prompt) in prompts {
-            open.push(self.ask(sequence, 1, prompt, export)?);
-        }
-        while !open.is_empty() {
-            match self.client.next()? {
-                EngineEvent::Tokens { id, tokens, .. } => {
-                    if let Some(question) = open.iter_mut().find(|open| open.job == id) {
-                        question.first_token.get_or_insert_with(|| question.sent.elapsed());
-                        question.generated.extend(tokens);
-                    }
-                }
-                EngineEvent::Done { id, done } => {
-                    let Some(at) = open.iter().position(|open| open.job == id) else { continue };
-                    let ended = open.swap_remove(at);
-                    answers.push(Answer {
-                        read: done.prompt_in_state,
-                        cached: 0,
-                        written: ended.generated.len() as u64,
-                        first_token: ended.first_token.unwrap_or_default(),
-                    });
-                    if ended.number < load.questions {
-                        let prompt = self.next_prompt(&ended, &done)?;
-                        open.push(self.ask(ended.sequence, ended.number + 1, prompt, export)?);
-                    }
-                }
-                _ => {}
+        let (begun, mut answers) = (Instant::now(), Vec::new());
+        for question in 1..=load.questions {
+            let (sent, mut jobs) = (Instant::now(), Vec::new());
+            for (sequence, prompt) in &mut prompts {
+                jobs.push(self.client.run(*sequence, std::mem::take(prompt), self.generate.clone(), false)?);
+            }
+            let events = self.client.all(&jobs)?;
+            for (job, (_, prompt)) in jobs.iter().zip(&mut prompts) {
+                let pieces: Vec<_> = events.tokens.iter().filter(|(_, id, _)| id == job).collect();
+                let generated: Vec<Token> = pieces.iter().flat_map(|(.., tokens)| tokens).copied().collect();
+                let Some(done) = events.done.get(job) else { continue };
+                answers.push(Answer {
+                    read: done.prompt_in_state,
+                    cached: 0,
+                    written: generated.len() as u64,
+                    first_token: pieces.first().map_or(Duration::ZERO, |(at, ..)| at.duration_since(sent)),
+                });
+                *prompt = self.next_prompt(question, &generated, done)?;
             }
         }
         Ok(Answered(answers, begun.elapsed().as_secs_f64()))
     }
 
-    fn ask(&mut self, sequence: SequenceId, number: u64, prompt: Vec<Token>, export: bool) -> Result<Open, Failure> {
-        let sent = Instant::now();
-        let (job, _) = self.client.run(sequence, prompt, Some(self.generate.clone()), export)?;
-        Ok(Open { sequence, job, number, sent, first_token: None, generated: Vec::new() })
-    }
-
     /// The tokens after an answer that the state lacks: the last drawn token, and the next question.
-    fn next_prompt(&self, ended: &Open, done: &JobDone) -> Result<Vec<Token>, Failure> {
+    fn next_prompt(&self, question: u64, generated: &[Token], done: &JobDone) -> Result<Vec<Token>, Failure> {
         let read = usize::try_from(done.generated_in_state).unwrap_or(usize::MAX);
-        let mut prompt = ended.generated.get(read..).unwrap_or_default().to_vec();
+        let mut prompt = generated.get(read..).unwrap_or_default().to_vec();
         let tokenizer = &self.text.tokenizer;
-        let before = tokenizer.before_next(&ended.generated, Before::Edge);
-        prompt.extend(tokenizer.encode_after(&Load::question(ended.number), before)?);
+        let before = tokenizer.before_next(generated, Before::Edge);
+        prompt.extend(tokenizer.encode_after(&Load::question(question), before)?);
         Ok(prompt)
     }
 }

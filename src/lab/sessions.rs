@@ -1,62 +1,57 @@
-//! `sala-chat bench sessions`: what resume, undo, fork and saving cost, as a user feels it. docs/performance.md
+//! `sala-chat bench sessions`: what resume, undo and fork cost, as a user feels it. docs/performance.md
 //! has the method.
 
-mod engine;
-
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::clients::{RuntimeClient, failed};
-use super::report::{Samples, ms};
-use super::scratch::{MadeUp, all_saved, at_most, contexts, ledger, longest, message, scratch, write};
-use crate::cli::args::{BenchArgs, FillArg};
+use super::clients::{EngineClient, PATIENCE, RuntimeClient, failed, greedy};
+use super::report::{joined, median, ms};
+use super::scratch::{book, longest, scratch};
+use crate::cli::args::BenchArgs;
 use crate::cli::{Context, Exit, Failure, open};
 use crate::config::settings::Device;
-use crate::core::transcript::Role;
-use crate::engine::protocol::BUILT_IN;
+use crate::engine::protocol::{BUILT_IN, ImageTensor, MAIN, RowSource, SpecMode, Token};
 use crate::runtime::protocol::{LoadOptions, Request};
-use crate::runtime::session_rows;
-use crate::store::{Change, Limits, NewSession, RealDisk, Save, SegmentId, SessionFilter, Store, Writer};
+use crate::store::{SegmentId, Store, StoredRows};
+use crate::text::quotes;
 
+const POLL: Duration = Duration::from_micros(200);
 const REPEATS: usize = 5;
 const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
-/// The model reads two of these pieces of a document with made-up state.
-const PIECE: u64 = 8_192;
 const ANSWER: u64 = 24;
-const DOCUMENT: &str = "ledger.txt";
+const DOCUMENT: &str = "book.txt";
 const NAME: &str = "measured";
 const QUESTIONS: [&str; 3] =
-    ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
+    ["What does the bridge do?", "Which garden is quiet?", "What do we learn about the first winter?"];
 
 pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
-    at_most(args, 1, "one length here, the session's")?;
-    let tokens = contexts(args, &[if cpu { TOKENS } else { TOKENS_GPU }], 1..=longest(context), "")?[0];
-    let (folder, mut own) = scratch(context, tokens)?;
-    let config = &mut own.loaded.config;
-    config.sampling.max_tokens = ANSWER;
-    if args.fill == FillArg::Random {
-        config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
+    let tokens = match args.context.as_slice() {
+        [] if cpu => TOKENS,
+        [] => TOKENS_GPU,
+        [tokens] => *tokens,
+        more => {
+            let what = "--context takes one length here, the session's";
+            return Err(Failure::usage(format!("{what} (got {})", more.len())));
+        }
+    };
+    let longest = longest(context);
+    if !(1..=longest).contains(&tokens) {
+        return Err(Failure::usage(format!("--context must be 1 to {longest} here (got {tokens})")));
     }
+    let (folder, mut own) = scratch(context, tokens)?;
+    own.loaded.config.sampling.max_tokens = ANSWER;
     let (context, folder) = (&own, folder.path());
     let document = folder.join(DOCUMENT);
     let (text, _) = open::text(&open::model(context)?.name)?;
-    let body = ledger(&text, tokens)?;
-    write(&document, &body)?;
-    let made_up = match args.fill {
-        FillArg::Read => None,
-        FillArg::Random => {
-            context.note(&format!("putting {tokens} tokens on disk"));
-            let store = open::store(context)?;
-            let mut made_up = MadeUp::start(context, &store, &text)?;
-            made_up.document(&store, DOCUMENT, &body)?;
-            Some(made_up.end()?)
-        }
-    };
+    std::fs::write(&document, book(&text, tokens)?)
+        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
     let (client, info) = RuntimeClient::start(context, true)?;
     client.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
@@ -66,32 +61,35 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
         client.timed(Request::Ask(question.into()))?;
     }
     context.note("going back and forth");
-    let mut samples = Samples::default();
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut add = |figure, ms| samples.entry(figure).or_default().push(ms);
     for _ in 0..REPEATS {
-        samples.add("undo", client.back(Request::Undo(1))?);
+        add("undo_ms", client.back(Request::Undo(1))?);
         client.timed(Request::Redo(1))?;
     }
     for _ in 0..REPEATS {
         // #1 is the document, #2 the question. Undo and redo wait for rows in flight, which are not part of a fork.
         client.timed(Request::Undo(1))?;
         client.timed(Request::Redo(1))?;
-        samples.add("fork", client.back(Request::Fork { at: Some(2), name: None })?);
+        add("fork_ms", client.back(Request::Fork { at: Some(2), name: None })?);
         client.resumed(NAME)?;
     }
     let store = open::store(context)?;
     let (tip, bytes) = tip(&store)?;
-    let files = engine::files_of_path(&store, &tip, folder)?;
+    let segments = folder.join("data/segments");
     for n in 0..REPEATS {
-        for (resume, first_token, cold) in [("resume", "first", false), ("resume, cold", "first, cold", true)] {
+        for (resume, first_token, cold) in
+            [("resume_ms", "first_token_ms", false), ("resume_cold_ms", "first_token_cold_ms", true)]
+        {
             let away = |client: &RuntimeClient| -> Result<(), Failure> {
                 client.timed(Request::New(None))?;
                 client.timed(Request::Ask(format!("What is {n} + 2?")))?;
-                if cold { engine::drop_from_cache(&files) } else { engine::read(&files).map(drop) }
+                if cold { drop_from_cache(&segments) } else { Ok(()) }
             };
             away(&client)?;
-            samples.add(resume, client.resumed(NAME)?);
+            add(resume, client.resumed(NAME)?);
             away(&client)?;
-            samples.add(first_token, client.first_token(NAME, QUESTIONS[0])?);
+            add(first_token, client.first_token(NAME, QUESTIONS[0])?);
         }
     }
     let position = store.load_path(&tip)?.last().map_or(0, |segment| segment.end_position());
@@ -100,37 +98,26 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
         return Err(failed(line));
     }
     client.quit()?;
-    context.note("times between tokens");
-    let (inter_token, equal_bits) = engine::measure(context, &store, &tip, args.decode, &files, &mut samples)?;
-    context.note("listing sessions");
-    let session_list = list(&folder.join("list"), args.sessions)?;
-    let all_rows = |ms: &str, read_ms: &str| {
-        let (ms, read_ms) = (samples.median(ms), samples.median(read_ms));
-        let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
-        json!({
-            "ms": ms, "read_ms": read_ms, "beyond_read_ms": ms - read_ms, "gb_per_s": rate(ms),
-            "read_gb_per_s": rate(read_ms), "share_of_read_rate": read_ms / ms.max(1e-6),
-        })
+    context.note("restoring all rows");
+    let mut client = EngineClient::start(context)?;
+    let equal_bits = equal_bits(context, &mut client, &store, &tip)?;
+    let (mut rows, mut rows_cold) = (Vec::new(), Vec::new());
+    for _ in 0..REPEATS {
+        drop_from_cache(&segments)?;
+        rows_cold.push(all_rows(&mut client, &store, &tip)?);
+        rows.push(all_rows(&mut client, &store, &tip)?);
+    }
+    client.end();
+    let restored = |times: Vec<f64>| {
+        let ms = median(times);
+        json!({"ms": ms, "gb_per_s": bytes as f64 / 1e6 / ms.max(1e-6)})
     };
-    Ok(json!({
-        "machine": {"device": info.device},
-        "tokens": position,
-        "state_bytes": bytes,
-        "made_up_tokens": made_up.map_or(0, |(tokens, _)| tokens),
-        "save_gb_per_s": made_up.map(|(_, rate)| rate),
-        "read_tokens_per_s": made_up.is_none().then(|| position as f64 / reading_ms.max(1e-6) * 1e3),
-        "resume_ms": samples.median("resume"),
-        "resume_cold_ms": samples.median("resume, cold"),
-        "first_token_ms": samples.median("first"),
-        "first_token_cold_ms": samples.median("first, cold"),
-        "all_rows": all_rows("all rows", "read"),
-        "all_rows_cold": all_rows("all rows, cold", "read, cold"),
-        "undo_ms": samples.median("undo"),
-        "fork_ms": samples.median("fork"),
-        "equal_bits": equal_bits,
-        "session_list": session_list,
-        "inter_token": inter_token,
-    }))
+    let report = json!({
+        "machine": {"device": info.device}, "tokens": position, "state_bytes": bytes,
+        "read_tokens_per_s": position as f64 / reading_ms.max(1e-6) * 1e3, "all_rows": restored(rows),
+        "all_rows_cold": restored(rows_cold), "equal_bits": equal_bits,
+    });
+    Ok(joined(report, samples.into_iter().map(|(figure, times)| (figure, median(times))).collect()))
 }
 
 /// The last segment of the measured session, and the bytes of its state on disk.
@@ -143,39 +130,77 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
     if plan.usable == plan.path.len() { Ok((tip, plan.bytes())) } else { Err(nothing()) }
 }
 
-/// The picker's list of a store with many sessions.
-fn list(folder: &Path, sessions: usize) -> Result<Value, Failure> {
-    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
-    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
-    fill(Arc::new(open()?), sessions)?;
-    let (mut samples, mut found) = (Samples::default(), 0);
-    for _ in 0..REPEATS {
-        let begun = Instant::now();
-        let store = open()?;
-        samples.add("open", ms(begun));
-        let begun = Instant::now();
-        let rows = session_rows(&store, store.sessions(SessionFilter::Live, sessions)?, None, None);
-        samples.add("list", ms(begun));
-        found = rows.len();
+/// Makes a saved path live. The returned rows may still be in flight.
+fn restore(client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<Vec<Arc<StoredRows>>, Failure> {
+    let saved = store.open_path(tip, 0)?;
+    if saved.plan.usable != saved.plan.path.len() {
+        return Err(failed("the state of the measured session was not kept"));
     }
-    Ok(json!({ "sessions": found, "open_store_ms": samples.median("open"), "ms": samples.median("list") }))
+    let segments = saved.plan.path.iter().map(|s| &s.content);
+    let history: Vec<Token> = segments.flat_map(|s| s.prompt.iter().chain(&s.completion)).copied().collect();
+    let rows = saved.rows.iter().cloned().map(|rows| rows as Arc<dyn RowSource>).collect();
+    client.restore(MAIN, rows, saved.end, history)?;
+    Ok(saved.rows)
 }
 
-/// Saves all sessions in one transaction and waits until it is on disk.
-fn fill(store: Arc<Store>, sessions: usize) -> Result<(), Failure> {
-    let mut changes = Vec::with_capacity(4 * sessions);
-    for n in 0..sessions {
-        let id = store.new_session_id();
-        let question = message(&store, None, Role::User, format!("What is written in entry {n}?"));
-        let answer = message(&store, Some(question.id), Role::Assistant, format!("Entry {n} was written by Anna."));
-        let head = Some(answer.id);
-        let (name, settings) = (format!("session {n}"), "{}".to_owned());
-        changes.push(Change::CreateSession(NewSession { id, name, settings, head: None, forked_from: None }));
-        changes.extend([question, answer].map(|m| Change::PutMessage { session: id, message: Box::new(m) }));
-        changes.push(Change::MoveHead { session: id, head });
+/// Milliseconds from opening the session's files until the last byte of its rows is on the device.
+fn all_rows(client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<f64, Failure> {
+    let begun = Instant::now();
+    let rows = restore(client, store, tip)?;
+    while rows.iter().any(|r| r.read_bytes() < r.bytes()) {
+        if begun.elapsed() > PATIENCE {
+            return Err(failed("the rows do not arrive"));
+        }
+        std::thread::sleep(POLL);
     }
-    let (events, outcome) = crossbeam_channel::unbounded();
-    let writer = Writer::start(store, events)?;
-    writer.save(Save { changes, images: Vec::new() });
-    all_saved(writer, &outcome)
+    Ok(ms(begun))
+}
+
+/// Whether the last segment, computed again on top of the restored state before it, equals the one on disk.
+fn equal_bits(context: &Context, client: &mut EngineClient, store: &Store, tip: &SegmentId) -> Result<bool, Failure> {
+    let (text, stop) = open::text(&open::model(context)?.name)?;
+    let Some(last) = store.segment(tip)? else { return Ok(false) };
+    let Some(parent) = last.content.parent else { return Ok(false) };
+    restore(client, store, &parent)?;
+    let generated = &last.content.completion;
+    // The last drawn token does not enter the state.
+    let mut generate = greedy(generated.len() as u64 + 1, SpecMode::Off);
+    let quoting = text.recommended.quoting();
+    generate.constraint = quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &stop));
+    let id = client.run(MAIN, last.content.prompt.clone(), generate, true)?;
+    let mut events = client.all(&[id])?;
+    let drawn: Vec<Token> = events.tokens.into_iter().flat_map(|(.., tokens)| tokens).collect();
+    let done = events.done.remove(&id).unwrap_or_default();
+    let image = done.image.ok_or_else(|| failed("the engine exported no state"))?;
+    let (rows, end) = (store.read_rows(tip)?, store.read_end(tip)?);
+    let found_end = image.end.map(|e| e.tensors).unwrap_or_default();
+    Ok(done.generated_in_state == generated.len() as u64
+        && drawn.starts_with(generated)
+        && same(image.rows.tensors, rows.tensors)
+        && same(found_end, end.tensors))
+}
+
+/// Bit for bit, in any order. Ignores the draft head's window, which is not part of the model's state.
+fn same(mut a: Vec<ImageTensor>, mut b: Vec<ImageTensor>) -> bool {
+    for tensors in [&mut a, &mut b] {
+        tensors.retain(|t| !t.name.starts_with("draft"));
+        tensors.sort_by(|x, y| x.name.cmp(&y.name));
+    }
+    let equal = |(x, y): (&ImageTensor, &ImageTensor)| {
+        (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data)
+    };
+    !a.is_empty() && a.len() == b.len() && a.iter().zip(&b).all(equal)
+}
+
+/// Asks the system to drop the files of a folder from its cache.
+fn drop_from_cache(folder: &Path) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", folder.display()));
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        #[cfg(target_os = "linux")]
+        File::open(entry.path())
+            .and_then(|file| Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?))
+            .map_err(failed)?;
+    }
+    Ok(())
 }

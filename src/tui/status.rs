@@ -52,21 +52,6 @@ pub(super) fn parked(app: &App) -> bool {
     app.meters.model.parked
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    Share(u64),
-    Running,
-}
-
-pub fn progress(app: &App) -> Option<Progress> {
-    match &app.activity {
-        Activity::Idle | Activity::Stopping => None,
-        Activity::Reading(r) if r.total > 0 => Some(Progress::Share(percent(r.done, r.total))),
-        Activity::Restoring { share: Some(share), .. } => Some(Progress::Share((100.0 * share) as u64)),
-        _ => Some(Progress::Running),
-    }
-}
-
 pub fn title(app: &App) -> String {
     let named = [app.open.view.title.as_str(), &app.open.view.name].into_iter().find(|name| !name.is_empty());
     let name = named.unwrap_or("sala-chat");

@@ -21,7 +21,7 @@ fn object(output: &Output) -> serde_json::Value {
 fn a_session_bench_restores_equal_bits_and_leaves_no_files() {
     let home = tempfile::tempdir().unwrap();
     let report_of = |context: u64| {
-        let line = format!("--demo --device cpu --json bench sessions --context {context} --decode 6 --sessions 20");
+        let line = format!("--demo --device cpu --json bench sessions --context {context}");
         object(&run(home.path(), &line.split(' ').collect::<Vec<_>>()))
     };
     // The answers to so short a text quote it.
@@ -30,21 +30,16 @@ fn a_session_bench_restores_equal_bits_and_leaves_no_files() {
     assert_eq!((report["bench"].as_str(), report["equal_bits"].as_bool()), (Some("sessions"), Some(true)));
     let tokens = report["tokens"].as_u64().unwrap();
     assert!((1_000..3_000).contains(&tokens), "{tokens}");
-    assert_eq!(report["session_list"]["sessions"], 20);
     assert!(report["state_bytes"].as_u64().unwrap() > 500 * tokens);
     for name in [
         "/resume_ms",
         "/resume_cold_ms",
         "/first_token_ms",
-        "/all_rows/read_ms",
         "/all_rows/gb_per_s",
-        "/all_rows_cold/share_of_read_rate",
+        "/all_rows_cold/ms",
         "/undo_ms",
         "/fork_ms",
-        "/session_list/ms",
-        "/inter_token/on_p99_ms",
-        "/inter_token/off_p99_ms",
-        "/inter_token/p99_on_over_off",
+        "/read_tokens_per_s",
     ] {
         let figure = report.pointer(name).and_then(serde_json::Value::as_f64);
         assert!(figure.is_some_and(|f| f > 0.0), "{name}: {figure:?}");

@@ -45,7 +45,7 @@ pub enum Command {
     /// Free disk space; text stays, except in the trash
     Prune(PruneArgs),
     /// Documents whose state is kept
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Library(LibraryCommand),
     /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
     Serve(ServeArgs),
@@ -62,13 +62,13 @@ pub enum Command {
     /// Check this computer and this program
     Doctor(DoctorArgs),
     /// Tools for training a draft head
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Draft(DraftCommand),
     /// Download and check the model
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Model(ModelCommand),
     /// Show and change settings
-    #[command(subcommand)]
+    #[command(subcommand, arg_required_else_help = false)]
     Config(ConfigCommand),
     /// Completions for a shell
     Completions {

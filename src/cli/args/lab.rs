@@ -31,12 +31,8 @@ where
 pub enum BenchWhat {
     /// Prefill and decode at several context lengths
     Model,
-    /// Resume, fork, undo, listing
+    /// Resume, fork, undo
     Sessions,
-    /// Several conversations at once: forks, a chat during a read, many restored together
-    Beside,
-    /// /ask-all over kept documents, and /when along one
-    Library,
     /// The local server with several clients, compared with the engine alone
     Serve,
 }
@@ -46,22 +42,15 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, default_value_t = BenchWhat::Model)]
     pub what: BenchWhat,
-    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For beside: multiples
-    /// of 8192, 16384 at least and if not given. For library: of each document of /ask-all, and of that of /when. For serve: of a
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For serve: of a
     /// client's first prompt, 64
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_POSITIONS as u64), allow_negative_numbers = true)]
     pub context: Vec<u64>,
-    /// Sessions in the list that is opened
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=1_000_000usize), allow_negative_numbers = true)]
-    pub sessions: usize,
-    /// Documents in the library for /ask-all
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole(1..=10_000usize), allow_negative_numbers = true)]
-    pub documents: usize,
     /// Tokens to decode at each length, or in each answer
     // One has no time from the one before it.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = whole(2..=32_768u64), allow_negative_numbers = true)]
     pub decode: u64,
-    /// How to fill the context: read text, or fill the caches with random rows
+    /// How bench model fills the context: read text, or fill the caches with random rows
     #[arg(long, value_enum, default_value_t = FillArg::Read)]
     pub fill: FillArg,
     /// Tokens to read at each depth with --fill random; 0 reads none

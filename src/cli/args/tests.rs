@@ -176,8 +176,6 @@ fn a_question_is_answered_in_one_form() {
 fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
     let options = [
         ("bench", "context", 1, 1_048_576u64),
-        ("bench", "sessions", 1, 1_000_000),
-        ("bench", "documents", 1, 10_000),
         ("bench", "decode", 2, 32_768),
         ("bench", "sample", 0, 524_288),
         ("bench", "sequences", 1, 16),

@@ -27,8 +27,6 @@ pub enum Verdict {
     Verified(&'static str),
     /// No fault was found, and no hash is known.
     Unverified(&'static str),
-    /// The system's reason; the content may be whole.
-    Unreadable(String),
     Wrong(String),
 }
 
@@ -39,13 +37,13 @@ impl Verdict {
     pub fn words(&self) -> &str {
         match self {
             Verdict::Verified(words) | Verdict::Unverified(words) => words,
-            Verdict::Unreadable(why) | Verdict::Wrong(why) => why,
+            Verdict::Wrong(why) => why,
         }
     }
 
     pub fn problem(&self) -> Option<&str> {
         match self {
-            Verdict::Unreadable(why) | Verdict::Wrong(why) => Some(why),
+            Verdict::Wrong(why) => Some(why),
             Verdict::Verified(_) | Verdict::Unverified(_) => None,
         }
     }
@@ -60,7 +58,7 @@ impl From<Condition> for Verdict {
                 "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read",
             ),
             Condition::Damaged(why) => Verdict::Wrong(why),
-            Condition::Unreadable(why) => Verdict::Unreadable(format!("cannot be read: {why}")),
+            Condition::Unreadable(why) => Verdict::Wrong(format!("cannot be read: {why}")),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::super::checks::Check;
 use super::super::clients::{failed, greedy};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
-use super::{CONSISTENCY, scored};
+use super::{CONSISTENCY, reference, scored};
 use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
@@ -43,27 +43,19 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     let on = write(subject, text, prompt, SpecMode::Depth(4))?;
     let same = off.iter().zip(&on).take_while(|(a, b)| a == b).count();
     let different = (off.len().max(on.len()) - same) as f64;
-    let far = |a: &[Vec<f32>], b: &[Vec<f32>]| worst(a.iter().zip(b).map(|(a, b)| distance(a, b)));
+    let distances: Vec<Distance> = prefilled.iter().zip(&decoded).map(|(a, b)| distance(a, b)).collect();
     let bits = |a: &[Vec<f32>], b: &[Vec<f32>]| {
         let row = |a: &Vec<f32>, b: &Vec<f32>| a.iter().zip(b).any(|(a, b)| a.to_bits() != b.to_bits());
         a.iter().zip(b).filter(|(a, b)| row(a, b)).count() as f64
     };
     let (verified, saved) = (bits(&decoded, &verified), bits(&decoded, &saved));
     let all = [
-        ("prefill and decode", far(&prefilled, &decoded), slack),
+        ("prefill and decode", Distances::of(STEPS, &distances).max_diff, slack),
         ("decode and verify of 8 rows, rows that differ in a bit", verified, 0.0),
         ("saved and fresh state, rows that differ in a bit", saved, 0.0),
         ("speculation on and off, tokens that differ", different, 0.0),
     ];
     Ok(all.map(|(name, greatest, budget)| Check::compared(name, greatest, budget)).into())
-}
-
-fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
-    // A NaN must win: `f64::max` would drop it.
-    rows.into_iter().fold(0.0, |most: f64, d| match most.is_nan() || d.divergence.is_nan() {
-        true => f64::NAN,
-        false => most.max(d.greatest),
-    })
 }
 
 fn logits<B: Backend>(subject: &mut Subject<B>, text: &[Token], rows: &[usize]) -> Result<Vec<Vec<f32>>, Failure> {
@@ -143,15 +135,12 @@ pub(super) fn against_cpu<A: Backend, B: Backend>(
     text: &[Token],
     slack: f64,
 ) -> Result<Vec<Check>, Failure> {
-    // Rows at both ends and some between: logits of every row would take longer than the layers.
-    let rows: Vec<usize> = (0..text.len()).filter(|r| r % 16 == 0 || r + 16 >= text.len()).collect();
-    let (right, here) = (logits(oracle, text, &rows)?, logits(found, text, &rows)?);
-    let rows: Vec<Distance> = right.iter().zip(&here).map(|(right, here)| distance(right, here)).collect();
+    let samples = reference::of(oracle, &[text.to_vec()])?;
     let (layers, tokens) = (found.model.spec().mixers.len(), text.len());
     let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}");
-    let mean = Distances::of(tokens, &rows).mean_kl;
-    Ok(vec![
-        Check::compared(what("mean KLD"), mean, DIVERGENCE),
-        Check::compared(what("log-probability"), worst(rows), slack),
-    ])
+    let checks = |d: Distances| {
+        let mean = Check::compared(what("mean KLD"), d.mean_kl, DIVERGENCE);
+        [mean, Check::compared(what("log-probability"), d.max_diff, slack)]
+    };
+    Ok(reference::compare(found, &samples)?.into_iter().flat_map(checks).collect())
 }

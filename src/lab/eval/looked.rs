@@ -8,7 +8,6 @@
 use serde_json::json;
 
 use super::super::clients::RuntimeClient;
-use super::super::scratch::write;
 use super::{Part, needles};
 use crate::cli::{Context, Exit, Failure};
 use crate::core::SplitMix64;
@@ -47,7 +46,8 @@ impl Counts {
 pub(super) fn measure(context: &Context, lengths: &[usize]) -> Result<Part, Failure> {
     let (client, _) = RuntimeClient::start(context, false)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
-    let folder = tempfile::tempdir().map_err(|e| Failure::new(Exit::Disk, format!("a temporary folder: {e}")))?;
+    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("a temporary folder: {e}"));
+    let folder = tempfile::tempdir().map_err(no_room)?;
     let mut all = Vec::new();
     for &length in lengths {
         let mut counts = Counts { length, ..Counts::default() };
@@ -56,7 +56,7 @@ pub(super) fn measure(context: &Context, lengths: &[usize]) -> Result<Part, Fail
             let mut dice = SplitMix64::new(0x100_0ced ^ (length as u64) << 8 ^ n);
             let (document, facts) = needles::planted(length, &mut dice);
             let path = folder.path().join(format!("notes-{length}-{n}.txt"));
-            write(&path, &document)?;
+            std::fs::write(&path, &document).map_err(no_room)?;
             questions(&client, &path.display().to_string(), &document, &facts, &mut counts)?;
         }
         all.push(counts);

@@ -15,7 +15,7 @@
 
 mod consistency;
 mod looked;
-mod needles;
+pub(super) mod needles;
 mod numbers;
 mod reference;
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn pick<'a>(dice: &mut SplitMix64, words: &'a str) -> &'a str {
     words.get(dice.below(words.len())).copied().unwrap_or_default()
 }
 
-fn filler(dice: &mut SplitMix64) -> String {
+pub fn filler(dice: &mut SplitMix64) -> String {
     let (a, n, v) = (pick(dice, ADJECTIVES), pick(dice, NOUNS), pick(dice, VERBS));
     format!("The {a} {n} {v} the {} {}.", pick(dice, ADJECTIVES), pick(dice, NOUNS))
 }
@@ -54,7 +54,8 @@ pub fn planted(tokens: usize, dice: &mut SplitMix64) -> (String, Vec<Fact>) {
     (document, list)
 }
 
-const SENTENCE_TOKENS: usize = 13;
+/// Of the built-in tokenizer.
+pub const SENTENCE_TOKENS: usize = 13;
 
 fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
     let mut list: Vec<Fact> = Vec::new();
@@ -191,31 +192,17 @@ pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     Ok(tokens)
 }
 
-fn short(tokens: usize) -> String {
-    match tokens {
-        0..1_000 => tokens.to_string(),
-        1_000..1_000_000 => format!("{}k", (tokens + 500) / 1_000),
-        _ => format!("{:.1}M", tokens as f64 / 1e6),
-    }
-}
-
 /// A line for each depth, a column for each length. [`measure`] gives the cells of a column together.
 pub fn table(cells: &[Cell]) -> Vec<String> {
     let columns = || cells.chunks(DEPTHS.len());
-    let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", short(cell.length)));
+    let head = cells.iter().step_by(DEPTHS.len()).map(|cell| format!("{:>8}", cell.length));
     let mut rows = vec![format!("    depth{}", head.collect::<String>())];
     rows.extend(DEPTHS.iter().enumerate().map(|(row, depth)| {
-        let text = |cell: &Cell| format!("{:>8}", format!("{} {}/{}", shade(cell), cell.found, cell.questions));
+        let text = |cell: &Cell| format!("{:>8}", format!("{}/{}", cell.found, cell.questions));
         let cells = columns().filter_map(|column| column.get(row)).map(text);
         format!("    {depth:>4}%{}", cells.collect::<String>())
     }));
     rows
-}
-
-fn shade(cell: &Cell) -> char {
-    const RAMP: [char; 4] = ['.', 'o', 'O', '#'];
-    let step = cell.found * (RAMP.len() - 1) / cell.questions.max(1);
-    RAMP.get(step).copied().unwrap_or('#')
 }
 
 pub fn svg(cells: &[Cell], title: &str) -> String {
@@ -233,7 +220,7 @@ pub fn svg(cells: &[Cell], title: &str) -> String {
         let (column, row) = (i / DEPTHS.len(), i % DEPTHS.len());
         let (x, y) = (left + column * side, top + row * side / 2);
         if row == 0 {
-            lines.push(text(x + 8, top - 8, &short(cell.length)));
+            lines.push(text(x, top - 8, &cell.length.to_string()));
         }
         let share = cell.found as f64 / cell.questions.max(1) as f64;
         let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);

@@ -54,13 +54,16 @@ impl Distances {
         let mut sorted: Vec<f64> = rows.iter().map(|d| d.divergence).collect();
         sorted.sort_by(f64::total_cmp);
         let p99 = sorted.get((sorted.len().saturating_sub(1) * 99).div_ceil(100)).copied().unwrap_or(f64::NAN);
+        let mean_kl = rows.iter().map(|d| d.divergence).sum::<f64>() / n;
+        // A NaN must win: `f64::max` would drop it.
+        let least = if mean_kl.is_nan() { f64::NAN } else { 0.0 };
         Distances {
             length,
             rows: rows.len(),
-            mean_kl: rows.iter().map(|d| d.divergence).sum::<f64>() / n,
+            mean_kl,
             p99_kl: p99,
             same_top: rows.iter().filter(|d| d.same_top).count() as f64 / n,
-            max_diff: rows.iter().map(|d| d.greatest).fold(0.0, f64::max),
+            max_diff: rows.iter().map(|d| d.greatest).fold(least, |most, d| if d > most { d } else { most }),
         }
     }
 }

@@ -321,16 +321,16 @@ fn alone_there_is_no_other_session_to_go_to() {
 
 #[test]
 fn the_window_title_shows_work_and_unseen_ends() {
-    use sala_chat::tui::status::{Progress, progress, title};
+    use sala_chat::tui::status::title;
     let mut s = open(80, 24);
-    assert_eq!((title(&s.app).as_str(), progress(&s.app)), ("war-and-peace", None));
+    assert_eq!(title(&s.app), "war-and-peace");
     s.event(Event::Focus(false));
     s.notify(Notice::Activity(Activity::Reading(sala_chat::runtime::protocol::ReadingProgress {
         done: 34,
         total: 100,
         ..Default::default()
     })));
-    assert_eq!((title(&s.app).as_str(), progress(&s.app)), ("war-and-peace: reading 34%", Some(Progress::Share(34))));
+    assert_eq!(title(&s.app), "war-and-peace: reading 34%");
     s.wait(39_000).notify(Notice::Activity(Activity::Idle));
     assert_eq!(title(&s.app), "* war-and-peace");
     assert_eq!(s.effects.pop(), Some(Effect::Notify("war-and-peace: ready after 0:39".into())));
