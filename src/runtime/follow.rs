@@ -21,7 +21,7 @@ use crate::core::transcript::{Message, MessageId, Update};
 use crate::runtime::protocol::LoadOptions;
 use crate::text::pipe::is_spool;
 use crate::text::sources::Gathered;
-use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, Watching, whole_paths};
+use crate::text::sources::follow::{Follower, Look, Looker, OnDisk, whole_paths};
 pub(super) use versions::{Version, versions};
 
 pub(super) struct Follows {
@@ -245,7 +245,7 @@ impl Verb {
             return Ok(());
         }
         let (serial, to) = (self.here.serial, self.follows.to.clone());
-        let follower = Follower::start(looker, Watching::default(), move |look| drop(to.send((serial, look))))
+        let follower = Follower::start(looker, move |look| drop(to.send((serial, look))))
             .map_err(|e| RuntimeError::Failed(format!("Nothing can be followed: {e}.")))?;
         let followed = self.follows.by_session.entry(serial).or_default();
         followed.followers.push(follower);

@@ -125,9 +125,6 @@ pub(super) fn detokenize(shared: &Shared, mut fields: Fields) -> Result<Value> {
     Ok(json!({ "prompt": shared.renderer.model().tokenizer.decode(&tokens, Specials::Show) }))
 }
 
-/// Upper bounds of the time to first token, in seconds.
-const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
-
 /// Maximum names of left-out fields with a counter of their own.
 const MOST_IGNORED: usize = 200;
 
@@ -138,7 +135,6 @@ pub(super) struct Metrics {
     tokens: Mutex<Usage>,
     pub running: AtomicU64,
     pub connections: AtomicU64,
-    first_token: [AtomicU64; BUCKETS.len()],
     first_token_count: AtomicU64,
     first_token_us: AtomicU64,
 }
@@ -165,9 +161,6 @@ impl Metrics {
     }
 
     pub(super) fn first_token(&self, after: Duration) {
-        for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
-            bucket.fetch_add(u64::from(after.as_secs_f64() <= end), Ordering::Relaxed);
-        }
         self.first_token_count.fetch_add(1, Ordering::Relaxed);
         self.first_token_us.fetch_add(after.as_micros() as u64, Ordering::Relaxed);
     }
@@ -183,12 +176,9 @@ impl Metrics {
             let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
             (format!("{{field=\"{name}\"}}"), count.to_string())
         };
-        let bucket = |(count, end): (&AtomicU64, f64)| (format!("_bucket{{le=\"{end}\"}}"), get(count).to_string());
-        let mut first_token: Vec<_> = self.first_token.iter().zip(BUCKETS).map(bucket).collect();
-        let count = get(&self.first_token_count).to_string();
-        first_token.push(("_bucket{le=\"+Inf\"}".to_owned(), count.clone()));
-        first_token.push(("_sum".to_owned(), (get(&self.first_token_us) as f64 / 1e6).to_string()));
-        first_token.push(("_count".to_owned(), count));
+        let sum = get(&self.first_token_us) as f64 / 1e6;
+        let first_token =
+            vec![("_sum".to_owned(), sum.to_string()), ("_count".to_owned(), get(&self.first_token_count).to_string())];
         let requests = locked(&self.requests).iter().map(request).collect();
         let ignored = locked(&self.ignored).iter().map(ignored).collect();
         let tokens = *locked(&self.tokens);
@@ -208,7 +198,7 @@ impl Metrics {
         };
         counters.into_iter().for_each(|(name, help, rows)| family(name, help, "counter", rows));
         gauges.iter().for_each(|(name, help, value)| family(name, help, "gauge", plain(*value)));
-        family("first_token_seconds", "From a request to its first token.", "histogram", first_token);
+        family("first_token_seconds", "From a request to its first token.", "summary", first_token);
         out
     }
 }
@@ -225,7 +215,8 @@ mod tests {
         let text = metrics.text(&[("requests_waiting", "In the queue.", 3)]);
         assert!(text.contains("sala_chat_requests_total{path=\"/health\",status=\"200\"} 1\n"), "{text}");
         assert!(
-            text.contains("le=\"0.1\"} 0\n") && text.contains("le=\"0.25\"} 1\n") && text.contains("le=\"+Inf\"} 1\n")
+            text.contains("first_token_seconds_sum 0.2\n") && text.contains("first_token_seconds_count 1\n"),
+            "{text}"
         );
         assert!(text.contains("\nsala_chat_requests_waiting 3\n"));
         for line in text.lines().filter(|l| !l.starts_with('#')) {

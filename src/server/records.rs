@@ -22,7 +22,7 @@ pub(super) struct Record {
     pub parent: Option<MessageId>,
     /// The request's turns; once complete, also the answer.
     pub turns: Vec<Turn>,
-    /// The object of the response; null until it is complete, and if an earlier version did not store it.
+    /// The object of the response; null until it is complete.
     pub response: Value,
     /// Of an answer in memory.
     sent: Option<Sent>,
@@ -36,9 +36,7 @@ struct Row {
 
 /// Reads a row of the store. A damaged one, or one with state alone, is no answer.
 fn read(text: &str) -> Option<Row> {
-    let row = serde_json::from_str(text).ok();
-    // Earlier versions kept the turns alone.
-    row.or_else(|| Some(Row { turns: serde_json::from_str(text).ok()?, response: Value::Null }))
+    serde_json::from_str(text).ok()
 }
 
 impl Record {

@@ -14,9 +14,9 @@ use super::response::{Events, given, repeated, usage};
 use super::tools::called;
 use super::turns::{arguments, message};
 use super::{
-    Call, Choice, Conversation, Fields, Format, Received, Record, Records, Refusal, Result, Sent, Shared, Thinking,
-    Tools, Turn, collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s, object,
-    own_data, render, submit,
+    Call, Choice, Conversation, Fields, Format, Received, Record, Records, Result, Sent, Shared, Thinking, Tools, Turn,
+    collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s, object, own_data,
+    render, submit,
 };
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
@@ -200,12 +200,7 @@ fn message_item(turn: &Turn) -> Value {
 pub(super) fn get(shared: &Shared, id: &str, mut query: Fields) -> Result<Value> {
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     query.refuse_because("stream", what, |word| word == "false")?;
-    let response = shared.records.get(id, "response_id")?.response;
-    if response.is_null() {
-        let what = "this answer is from an earlier version, which kept its turns only; a request can still continue it";
-        return Err(Refusal::new(404, "not_found", what).about("response_id"));
-    }
-    Ok(response)
+    shared.records.get(id, "response_id").map(|record| record.response)
 }
 
 pub(super) fn delete(shared: &Shared, id: &str, _: Fields) -> Result<Value> {

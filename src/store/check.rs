@@ -2,20 +2,20 @@
 //!
 //! A database with a damaged structure has been replaced before this check (`rescue.rs`). The check repairs: the
 //! search index (rebuilt from the texts), sessions with a damaged row (the log of heads has their place), state with a
-//! changed file or a wrong position (dropped and prefilled again), and the mark of a directory merged from two. It
-//! cannot repair the text of a damaged message and names it.
+//! changed file (dropped and prefilled again), and the mark of a directory merged from two. It cannot repair the text of
+//! a damaged message and names it.
 
-use rusqlite::{Connection, Params, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::database::{Access, Store};
 use super::directory;
 use super::error::{Result, StoreError, Watch, is_damage};
-use super::format::FileKind;
+use super::format::{Fault, FileKind};
 use super::messages::UNREADABLE;
 use super::query::{self, number_at};
 use super::schema::{self, structure_fault};
 use super::seal::{MESSAGE, SESSION, Sealed, is_whole, seal_session};
-use super::segment::{SegmentId, SegmentKind};
+use super::segment::SegmentId;
 use crate::core::transcript::SessionId;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -210,87 +210,40 @@ impl Store {
     }
 
     fn check_states(&self, out: &mut Checked) -> Result<()> {
-        self.drop_states(self.read(misplaced)?, out);
-        let all = "SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment";
-        let mut found = Vec::new();
-        for (id, kind) in self.read(|db| kept_files(db, all, []))? {
+        let mut lost = Vec::new();
+        for (id, kind, root) in self.read(kept_files)? {
             out.states += 1;
-            // The identity before reading: a file that replaces this one meanwhile is a different file.
-            let look = self.disk.look(&self.layout.file(&id, kind)).ok();
-            match self.state_fault(&id, kind) {
-                Ok(None) => {}
-                // The state may have been dropped or removed during the read.
-                _ if !self.roots(&id).is_ok_and(|roots| roots.of(kind).is_some()) => {}
-                Ok(Some(why)) => found.push(((id, kind, why), look)),
-                Err(e) => out.damaged.push(e.to_string()),
+            let read = || self.open_file(&id, kind, &root).and_then(|file| file.read());
+            let Err(Fault { why, lasting }) = read().or_else(|_| read()) else { continue };
+            match self.roots(&id).is_ok_and(|roots| roots.of(kind) == Some(root)) {
+                // Another process has dropped the state meanwhile, or saved it anew.
+                false => {}
+                true if lasting => lost.push((id, kind, why)),
+                true => out.damaged.push(StoreError::StateLost { id, why }.to_string()),
             }
         }
-        // Another process may have found the fault, prefilled the text and saved new state.
-        found.retain(|((id, kind, _), look)| self.disk.look(&self.layout.file(id, *kind)).ok() == *look);
-        self.drop_states(found.into_iter().map(|(lost, _)| lost).collect(), out);
-        Ok(())
-    }
-
-    fn drop_states(&self, lost: Vec<(SegmentId, FileKind, String)>, out: &mut Checked) {
-        if !self.declare_all_missing(&lost) {
-            let lines = lost.into_iter().map(|(id, _, why)| StoreError::StateLost { id, why }.to_string());
-            out.damaged.extend(lines);
-            return;
-        }
+        let dropped = self.declare_all_missing(&lost);
         // Rows and end may be lost for the same reason.
         for of_one in lost.chunk_by(|(a, ..), (b, ..)| a == b) {
+            let Some(&(id, ..)) = of_one.first() else { continue };
             let mut why: Vec<&str> = of_one.iter().map(|(.., why)| why.as_str()).collect();
             why.dedup();
-            let id = of_one.first().map(|(id, ..)| id.short()).unwrap_or_default();
-            out.repaired.push(format!("state {id} was dropped and will be read again: {}", why.join("; ")));
+            let why = why.join("; ");
+            match dropped {
+                true => out.repaired.push(format!("state {} was dropped and will be read again: {why}", id.short())),
+                false => out.damaged.push(StoreError::StateLost { id, why }.to_string()),
+            }
         }
-    }
-
-    fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
-        // The state may have been dropped meanwhile.
-        let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
-        match self.open_file(id, kind, &root).and_then(|file| file.read()) {
-            Ok(_) => Ok(None),
-            Err(fault) if fault.lasting => Ok(Some(fault.why)),
-            Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
-        }
+        Ok(())
     }
 }
 
-/// State that was read without the messages before it, found from the database alone. Each answer and each document ends
-/// a segment, so the path to a document has one end for each of them. A path with fewer ends begins in the middle of the
-/// conversation. A server of an earlier version that was killed during a load could leave one.
-///
-/// ?1: the kind of a segment that ends nothing; ?2: white space.
-const MISPLACED: &str = "WITH RECURSIVE
-  chain(segment, root, ends) AS (
-    SELECT id, id, kind <> ?1 FROM segment WHERE parent IS NULL
-    UNION ALL SELECT s.id, chain.root, chain.ends + (s.kind <> ?1)
-      FROM chain CROSS JOIN segment s ON s.parent = chain.segment),
-  branch(message, ends) AS (
-    SELECT id, role = 'document' OR (role = 'assistant' AND trim(text, ?2) <> '') FROM message WHERE parent IS NULL
-    UNION ALL SELECT m.id, branch.ends + (m.role = 'document' OR (m.role = 'assistant' AND trim(m.text, ?2) <> ''))
-      FROM branch CROSS JOIN message m ON m.parent = branch.message),
-  misplaced(root) AS (
-    SELECT chain.root FROM message_segment held JOIN message m ON m.id = held.message AND m.role = 'document'
-      JOIN branch ON branch.message = held.message JOIN chain ON chain.segment = held.segment
-    WHERE chain.ends < branch.ends)
-  SELECT s.id, s.rows_root IS NOT NULL, s.end_root IS NOT NULL FROM chain JOIN segment s ON s.id = chain.segment
-  WHERE chain.root IN (SELECT root FROM misplaced)";
-
-/// Kept files of such state and of all that builds on it, with the reason why they are unusable.
-fn misplaced(db: &Connection) -> Result<Vec<(SegmentId, FileKind, String)>> {
-    let blank: String = ('\u{1}'..='\u{3000}').filter(|c| c.is_whitespace()).collect();
-    let found = kept_files(db, MISPLACED, params![SegmentKind::DocumentPart.code(), blank])?;
-    let why = "it was read without what stands before it";
-    Ok(found.into_iter().map(|(id, kind)| (id, kind, why.to_owned())).collect())
-}
-
-/// The kept files of the segments of a query, which says of each whether it has its rows and its end.
-fn kept_files(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<(SegmentId, FileKind)>> {
-    let files: Vec<_> = query::rows(db, sql, params, |r| {
-        let (id, rows, end) = (SegmentId(r.get(0)?), r.get(1)?, r.get(2)?);
-        Ok([(FileKind::Rows, rows), (FileKind::End, end)].map(|(kind, kept): (_, bool)| kept.then_some((id, kind))))
+/// The kept files of all segments, with their checksums.
+fn kept_files(db: &Connection) -> Result<Vec<(SegmentId, FileKind, [u8; 32])>> {
+    let files: Vec<_> = query::rows(db, "SELECT id, rows_root, end_root FROM segment", [], |r| {
+        let id = SegmentId(r.get(0)?);
+        let roots: [(_, Option<[u8; 32]>); 2] = [(FileKind::Rows, r.get(1)?), (FileKind::End, r.get(2)?)];
+        Ok(roots.map(|(kind, root)| Some((id, kind, root?))))
     })?;
     Ok(files.into_iter().flatten().flatten().collect())
 }

@@ -103,27 +103,6 @@ impl TensorPlace {
     }
 }
 
-/// A tensor without its values and without the number of its rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub name: String,
-    pub dtype: Dtype,
-    /// For rows, without the first axis.
-    pub shape: Vec<usize>,
-}
-
-/// By name. `skip`: the axes left out, 1 for rows.
-pub(super) fn kinds<'a>(tensors: impl Iterator<Item = (&'a String, Dtype, &'a Vec<usize>)>, skip: usize) -> Vec<Kind> {
-    let kind = |(name, dtype, shape): (&String, Dtype, &Vec<usize>)| Kind {
-        name: name.clone(),
-        dtype,
-        shape: shape.iter().skip(skip).copied().collect(),
-    };
-    let mut kinds: Vec<Kind> = tensors.map(kind).collect();
-    kinds.sort_by(|a, b| a.name.cmp(&b.name));
-    kinds
-}
-
 /// A file with a checked head.
 #[derive(Debug)]
 pub(super) struct OpenFile {
@@ -289,10 +268,6 @@ pub(super) fn open(
 }
 
 impl OpenFile {
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        kinds(self.tensors.iter().map(|t| (&t.name, t.dtype, &t.shape)), usize::from(self.rows > 0))
-    }
-
     pub(super) fn place(&self, name: &str) -> Option<&TensorPlace> {
         self.tensors.iter().find(|t| t.name == name)
     }

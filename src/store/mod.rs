@@ -27,7 +27,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `segment`, `error`, `query` | names for pieces of state; the error type, and the stop of long work; prepared queries |
-//! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of imported state |
+//! | `disk`, `scratch`, `format` | file effects; private folders; the two files of a segment |
 //! | `seal`, `schema`, `recorded` | checksums in the database; its tables; segments in it |
 //! | `directory`, `database`, `lock` | names in the directory; the open store; one writer a session |
 //! | `summary`, `typed`, `messages`, `sessions` | columns of lists; typed prompts and unsent input; paths of messages; sessions |
@@ -76,7 +76,6 @@ mod sessions;
 mod state;
 mod summary;
 mod typed;
-mod vet;
 mod writer;
 
 pub use arrival::{Imported, LeftOut, Skipped};

@@ -191,7 +191,6 @@ struct Files {
     found: Vec<Found>,
     /// Parts of folders and globs that could not be examined.
     skipped: Vec<Skipped>,
-    folders: Vec<PathBuf>,
 }
 
 impl Files {
@@ -277,7 +276,6 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
             }
         };
         if !meta.is_file() {
-            files.folders.extend(meta.is_dir().then(|| entry.into_path()));
             continue;
         }
         if files.found.len() >= FILES {

@@ -275,7 +275,7 @@ impl StreamDecoder {
     }
 }
 
-/// The position of each token in a text, in characters: that of the character that its first byte belongs to.
+/// The position of each token in a text: the characters that are complete before it.
 #[derive(Clone, Debug)]
 pub struct Places {
     tokenizer: Arc<Tokenizer>,
@@ -300,30 +300,18 @@ impl Places {
     }
 
     pub fn next(&mut self, id: Token) -> usize {
-        let mut text = String::new();
+        let (place, mut text) = (self.at, String::new());
         match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => {
-                let (first, rest) = bytes.split_at(bytes.len().min(1));
-                self.characters.push(first, &mut text);
-                self.at += text.chars().count();
-                // The first byte ended a character, belongs to an incomplete one, or was omitted.
-                let ended = !text.is_empty() && self.characters.held.is_empty();
-                let place = if ended { self.at - 1 } else { self.at };
-                text.clear();
-                self.characters.push(rest, &mut text);
-                self.at += text.chars().count();
-                place
-            }
+            Piece::Bytes(bytes) => self.characters.push(bytes, &mut text),
             Piece::Special(literal) => {
                 self.characters.edge(&mut text);
-                self.at += text.chars().count();
-                let place = self.at;
                 if self.specials == Specials::Show {
-                    self.at += literal.chars().count();
+                    text.push_str(literal);
                 }
-                place
             }
         }
+        self.at += text.chars().count();
+        place
     }
 }
 

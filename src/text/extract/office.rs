@@ -29,20 +29,20 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
     let number = |name: &String| Some(name.strip_prefix("word/document")?.strip_suffix(".xml")?.to_owned());
     let is_main = |name: &String| number(name).is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));
     let main = archive.file_names().flatten().map(String::from).filter(is_main).min().unwrap_or_default();
-    if let Some(document) = part(&mut archive, &main)? {
+    if let Some(text) = part(&mut archive, &main)? {
         let styles = part(&mut archive, "word/styles.xml").ok().flatten().and_then(|xml| headings(&xml).ok());
         let styles = styles.unwrap_or_default();
-        word(&document, &styles, &mut out)?;
+        document(&text, Some(&styles), &mut out)?;
         for notes in ["word/footnotes.xml", "word/endnotes.xml"] {
             out.block();
             match part(&mut archive, notes) {
-                Ok(Some(notes)) => word(&notes, &styles, &mut out)?,
+                Ok(Some(notes)) => document(&notes, Some(&styles), &mut out)?,
                 Ok(None) => {}
                 Err(why) => out.text(&format!("[{why}]")),
             }
         }
     } else if let Some(content) = part(&mut archive, "content.xml")? {
-        open_document(&content, &mut out)?;
+        document(&content, None, &mut out)?;
     } else {
         return Err("the zip file holds no text document".to_owned());
     }
@@ -119,53 +119,18 @@ fn headings(styles: &str) -> Result<HashMap<String, usize>, String> {
     Ok(levels)
 }
 
-fn word(xml: &str, headings: &HashMap<String, usize>, out: &mut Blocks) -> Result<(), String> {
-    // A fallback repeats what the choice in front of it shows.
-    let (mut fallbacks, mut cells, mut in_run, mut in_text) = (0usize, 0usize, false, false);
+/// Reads a document of either format, which share most of their structure. `styles`: the headings of Word, in which only
+/// `t` has text, with all its white space.
+fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks) -> Result<(), String> {
+    let (mut hidden, mut inside, mut paragraphs, mut in_run, mut in_text) = (0usize, 0usize, 0usize, false, false);
+    let is_word = styles.is_some();
     walk(xml, |node| match node {
-        Node::Start("Fallback", _) => fallbacks += 1,
-        Node::End("Fallback") => fallbacks = fallbacks.saturating_sub(1),
-        _ if fallbacks > 0 => {}
-        Node::Start("p", _) if cells > 0 => out.line(),
-        Node::Start("p", _) => out.block(),
-        Node::Start("pStyle", tag) => {
-            let style = attribute(tag, "val").unwrap_or_default();
-            let named = style.strip_prefix("Heading").and_then(|level| level.parse().ok());
-            let level = headings.get(&style).copied().or(named).or((style == "Title").then_some(1));
-            if let Some(level) = level {
-                out.heading(level);
-            }
-        }
-        Node::Start("numPr", _) => out.item(),
-        Node::Start("r", _) => in_run = true,
-        Node::End("r") => in_run = false,
-        Node::Start("t", _) => in_text = true,
-        Node::End("t") => in_text = false,
-        // Tab stops have the same name outside of runs.
-        Node::Start("tab", _) if in_run => out.verbatim("\t"),
-        Node::Start("br" | "cr", _) => out.line_break(),
-        Node::Start("noBreakHyphen", _) => out.verbatim("-"),
-        Node::Start("tr", _) | Node::End("tr") => out.row(),
-        Node::Start("tc", _) => {
-            out.cell();
-            cells += 1;
-        }
-        Node::End("tc") => cells = cells.saturating_sub(1),
-        Node::Text(text) if in_text => out.verbatim(text),
-        Node::End("p") => {
-            out.end_mark();
-            out.line();
-        }
-        _ => {}
-    })
-}
-
-fn open_document(xml: &str, out: &mut Blocks) -> Result<(), String> {
-    let (mut paragraphs, mut hidden, mut inside) = (0usize, 0usize, 0usize);
-    walk(xml, |node| match node {
-        Node::Start("annotation" | "tracked-changes", _) => hidden += 1,
-        Node::End("annotation" | "tracked-changes") => hidden = hidden.saturating_sub(1),
+        // A fallback repeats what the choice in front of it shows.
+        Node::Start("Fallback" | "annotation" | "tracked-changes", _) => hidden += 1,
+        Node::End("Fallback" | "annotation" | "tracked-changes") => hidden = hidden.saturating_sub(1),
         _ if hidden > 0 => {}
+        // A handle of a shape.
+        Node::Start("h", _) | Node::End("h") if is_word => {}
         Node::Start("h", tag) => {
             out.heading(attribute(tag, "outline-level").and_then(|level| level.parse().ok()).unwrap_or(1));
             paragraphs += 1;
@@ -178,11 +143,20 @@ fn open_document(xml: &str, out: &mut Blocks) -> Result<(), String> {
             }
             paragraphs += 1;
         }
+        Node::Start("pStyle", tag) => {
+            let style = attribute(tag, "val").unwrap_or_default();
+            let named = style.strip_prefix("Heading").and_then(|level| level.parse().ok());
+            let level = styles.and_then(|styles| styles.get(&style).copied());
+            if let Some(level) = level.or(named).or((style == "Title").then_some(1)) {
+                out.heading(level);
+            }
+        }
         Node::End("h" | "p") => {
             out.end_mark();
             out.line();
             paragraphs = paragraphs.saturating_sub(1);
         }
+        Node::Start("numPr", _) => out.item(),
         Node::Start("list-item", _) => {
             out.item();
             inside += 1;
@@ -191,19 +165,26 @@ fn open_document(xml: &str, out: &mut Blocks) -> Result<(), String> {
             out.end_mark();
             inside = inside.saturating_sub(1);
         }
-        Node::Start("table-row", _) | Node::End("table-row") => out.row(),
-        Node::Start("table-cell", _) => {
+        Node::Start("tr" | "table-row", _) | Node::End("tr" | "table-row") => out.row(),
+        Node::Start("tc" | "table-cell", _) => {
             out.cell();
             inside += 1;
         }
-        Node::End("table-cell") => inside = inside.saturating_sub(1),
-        Node::Start("line-break", _) => out.line_break(),
-        Node::Start("tab", _) => out.verbatim("\t"),
-        Node::Start("s", tag) => {
+        Node::End("tc" | "table-cell") => inside = inside.saturating_sub(1),
+        Node::Start("r", _) => in_run = true,
+        Node::End("r") => in_run = false,
+        // Tab stops of Word have the same name outside of runs.
+        Node::Start("tab", _) if in_run || !is_word => out.verbatim("\t"),
+        Node::Start("br" | "cr" | "line-break", _) => out.line_break(),
+        Node::Start("noBreakHyphen", _) => out.verbatim("-"),
+        Node::Start("s", tag) if !is_word => {
             let count = attribute(tag, "c").and_then(|count| count.parse().ok()).unwrap_or(1);
             out.verbatim(&" ".repeat(usize::min(count, MOST_SPACES)));
         }
-        Node::Text(text) if paragraphs > 0 => out.text(text),
+        Node::Start("t", _) => in_text = true,
+        Node::End("t") => in_text = false,
+        Node::Text(text) if in_text => out.verbatim(text),
+        Node::Text(text) if !is_word && paragraphs > 0 => out.text(text),
         _ => {}
     })
 }

@@ -1,5 +1,3 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use crossbeam_channel::unbounded;
 
 use super::*;
@@ -69,53 +67,27 @@ fn a_named_file_is_gone_and_back() {
 }
 
 #[test]
-fn many_events_cost_few_looks() {
+fn a_follower_reports_changes_alone_and_looks_now_and_then() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.txt"), "a").unwrap();
-    let looks = Arc::new(AtomicUsize::new(0));
-    let (count, (to, seen)) = (Arc::clone(&looks), unbounded());
-    let _follower = Follower::start(looker(dir.path()), Watching::default(), move |look| {
-        count.fetch_add(1, Ordering::Relaxed);
-        let _ = to.send(look);
-    });
-    seen.recv_timeout(Duration::from_secs(60)).unwrap();
+    settled();
+    let (to, seen) = unbounded();
     let begun = Instant::now();
+    let follower = Follower::start(looker(dir.path()), move |look| drop(to.send(look))).unwrap();
     for n in 0..10_000 {
         std::fs::write(dir.path().join("a.txt"), format!("text {n}")).unwrap();
     }
-    let last = OnDisk::Text("text 9999".into());
-    while !seen.recv_timeout(Duration::from_secs(60)).unwrap().changes.iter().any(|c| c.now == last) {}
-    // The first, one for each longest delay, and the last.
-    let most = 4 + begun.elapsed().as_millis() / LONGEST_DELAY.as_millis();
-    assert!((looks.load(Ordering::Relaxed) as u128) < most, "{looks:?}");
-}
-
-#[test]
-fn without_watches_changes_are_found_by_looking() {
-    let dir = tempfile::tempdir().unwrap();
-    let (to, seen) = unbounded();
-    let watching = Watching { most: 0, every: Duration::from_millis(50) };
-    std::fs::write(dir.path().join("a.txt"), "a").unwrap();
-    let _follower = Follower::start(looker(dir.path()), watching, move |look| drop(to.send(look)));
-    let next = || seen.recv_timeout(Duration::from_secs(60)).unwrap();
-    while next().note.is_none_or(|note| !note.contains("looked for every 1 s, because there are more than 0")) {}
-    std::fs::write(dir.path().join("b.txt"), "b").unwrap();
-    while !next().changes.iter().any(|c| c.now == OnDisk::Text("b".into())) {}
-}
-
-#[test]
-fn without_watches_looks_keep_their_distance() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("a.txt"), "a").unwrap();
-    let looks = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&looks);
-    let watching = Watching { most: 0, every: Duration::from_millis(200) };
-    let _follower = Follower::start(looker(dir.path()), watching, move |_| {
-        count.fetch_add(1, Ordering::Relaxed);
-    });
-    std::thread::sleep(Duration::from_secs(1));
-    // The first look, the reason, and one look each time.
-    assert!(looks.load(Ordering::Relaxed) <= 8, "{looks:?}");
+    let (last, mut reports) = (OnDisk::Text("text 9999".into()), 1);
+    while !seen.recv_timeout(Duration::from_secs(60)).unwrap().changes.iter().any(|c| c.now == last) {
+        reports += 1;
+    }
+    assert!(reports <= 2 + begun.elapsed().as_millis() / EVERY.as_millis(), "{reports}");
+    // A look at once is reported in any case.
+    follower.look()(&Cancel::default());
+    assert!(seen.recv_timeout(Duration::from_secs(60)).is_ok());
+    drop(follower);
+    while seen.recv_timeout(Duration::from_secs(60)).is_ok() {}
+    assert_eq!(seen.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
 }
 
 #[test]

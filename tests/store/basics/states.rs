@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sala_chat::core::transcript::Role;
 use sala_chat::engine::protocol::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::store::{
-    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, Watch, unchanged_prefix,
+    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, unchanged_prefix,
 };
 
 use super::store_support::fault::FaultDisk;
@@ -263,31 +263,4 @@ fn the_unchanged_past_is_found_by_text() {
     let tip = bench.store.tip_segment(chat.head.unwrap(), MODEL).unwrap();
     assert_eq!(tip, Some((chat.head.unwrap(), chat.tip.unwrap())));
     assert_eq!(bench.store.tip_segment(chat.head.unwrap(), "another model").unwrap(), None);
-}
-
-#[test]
-fn the_check_drops_state_without_its_prefix() {
-    let dir = folder();
-    let bench = Bench::new(open(dir.path(), RealDisk));
-    let mut chat = chat_of(&bench, "first", 1);
-    assert!(is_saved(&bench.save(chat.document(&bench.store, "a document", 2))));
-    let whole = chat.tip.unwrap();
-    // The next turn is read onto an empty state, as text after all the rest.
-    (chat.tip, chat.position) = (None, 0);
-    assert!(is_saved(&bench.save(chat.document(&bench.store, "another one", 5))));
-    assert!(is_saved(&bench.save(chat.turn(&bench.store, "a question", "an answer"))));
-    let astray = chat.tip.unwrap();
-    assert!(bench.close());
-
-    let store = open(dir.path(), RealDisk);
-    store.index_texts(&Watch::NONE).unwrap();
-    assert_eq!(store.plan_restore(&astray).unwrap().usable, 6);
-    let checked = store.check().unwrap();
-    assert_eq!((checked.repaired.len(), checked.damaged.len()), (6, 0), "{checked:?}");
-    assert!(checked.repaired.iter().all(|line| line.ends_with("read without what stands before it")), "{checked:?}");
-    assert_eq!(store.plan_restore(&whole).unwrap().usable, 3);
-    assert_eq!(store.plan_restore(&astray).unwrap().usable, 0);
-    assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
-    let again = store.check().unwrap();
-    assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
 }

@@ -141,10 +141,9 @@ fn imported_state_serves_only_its_own_sessions() {
 
 #[test]
 fn invalid_state_in_a_bundle_costs_only_the_state() {
-    use sala_chat::engine::protocol::{Dtype, StateImage, TensorData};
+    use sala_chat::engine::protocol::{StateImage, TensorData};
     let dir = tempfile::tempdir().unwrap();
     let ours = bench(&dir.path().join("ours"));
-    // State of the same model made here says what shapes it has.
     let (mut own, save) = Chat::begin(&ours.store, "own");
     ours.save(save);
     assert!(is_saved(&ours.save(own.turn(&ours.store, "q", "a"))));
@@ -154,22 +153,9 @@ fn invalid_state_in_a_bundle_costs_only_the_state() {
         *data = copy.into();
     }
     type Spoil = fn(&mut StateImage);
-    let cases: [(&str, &str, Spoil); 7] = [
+    let cases: [(&str, &str, Spoil); 2] = [
         ("nan", "is no number", |i| put(&mut i.end.as_mut().unwrap().tensors[0].data, 8, &f32::NAN.to_le_bytes())),
         ("inf", "is no number", |i| put(&mut i.rows.tensors[1].data, 4, &[0x80, 0x7f])),
-        ("heads", "belongs", |i| {
-            for t in &mut i.rows.tensors {
-                t.shape = vec![t.shape[0], 2, 4];
-            }
-        }),
-        ("type", "belongs", |i| {
-            for t in &mut i.rows.tensors {
-                (t.dtype, t.shape) = (Dtype::F32, vec![t.shape[0], 1, 4]);
-            }
-        }),
-        ("state", "belongs", |i| i.end.as_mut().unwrap().tensors[0].shape = vec![8, 2, 8]),
-        ("missing", "has no v.0", |i| i.rows.tensors.retain(|t| t.name != "v.0")),
-        ("another", "is no array", |i| i.rows.tensors[0].name = "weights".into()),
     ];
     for (name, why, spoil) in cases {
         let (file, _) = hostile(dir.path(), name, spoil);
