@@ -249,23 +249,21 @@ impl State {
         if self.opened.has(record.id) {
             return refused(format!("\"{}\" is open here. Go there and /rename it.", record.name));
         }
+}
         let _lock = self.disk.store.lock_session(record.id, &record.name)?;
         self.disk.store.rename(record.id, name.trim())?;
         self.say(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()))
     }
 
-    pub fn search(&mut self, query: String) -> Done {
-        let store = Arc::clone(&self.disk.store);
-        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        let search = move |doing: &Doing| {
-            let rows = doing.watched(indexed, |watch| store.search(&query, HITS, watch))?;
-            Ok(Notice::Found { query, rows })
-        };
-        self.in_background("searching".into(), "The search failed unexpectedly.", search)
-    }
-}
-
 impl Verb {
+    pub async fn search(&mut self, query: String) -> Done {
+        let (store, words) = (Arc::clone(&self.disk.store), query.clone());
+        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
+        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
+        let rows = self.elsewhere("searching".into(), "The search failed unexpectedly.", search).await??;
+        self.show(Notice::Found { query, rows })
+    }
+
     pub async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let nothing = match name {

@@ -114,9 +114,9 @@ pub(super) fn hold(app: &mut App) {
 }
 
 pub(super) fn stop(app: &mut App) {
-    if app.runs() && app.activity != Activity::Stopping {
-        // A question that the runtime has not started yet needs no waiting; background work reports its own stop.
-        if !app.activity.rests() {
+    if app.busy() && app.activity != Activity::Stopping {
+        // A question that the runtime has not started yet needs no waiting.
+        if app.activity != Activity::Idle {
             app.activity = Activity::Stopping;
         }
         app.waiting = false;
@@ -150,7 +150,7 @@ pub(super) fn remember(app: &mut App, line: &str) {
 
 pub(super) fn answers_nothing(notice: &Notice) -> bool {
     match notice {
-        Notice::Activity(activity) => activity.rests(),
+        Notice::Activity(activity) => *activity == Activity::Idle,
         Notice::Acknowledged(_)
         | Notice::Background { .. }
         | Notice::Tree(_)

@@ -233,7 +233,7 @@ fn escape(app: &mut App) {
         app.open.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", QUIT_MS);
     }
-    if app.runs() {
+    if app.busy() {
         if app.can_be_stopped() {
             stop(app);
             app.arm(Armed::Swallow, ESC_MS);

@@ -168,15 +168,11 @@ impl App {
     }
 
     pub fn busy(&self) -> bool {
-        self.waiting || !self.activity.rests()
-    }
-
-    pub(crate) fn runs(&self) -> bool {
-        self.busy() || self.activity.is_background()
+        self.waiting || self.activity != Activity::Idle
     }
 
     pub(crate) fn can_be_stopped(&self) -> bool {
-        self.runs() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
+        self.busy() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
     /// Whether this session works or waits for a decision.

@@ -184,7 +184,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             app.effects.push(Effect::Exit { exit, farewell: Some(error) });
         }
     }
-    if app.attempt.is_some() && app.served >= app.sent && app.activity.rests() {
+    if app.attempt.is_some() && app.served >= app.sent && app.activity == Activity::Idle {
         refused(app);
         redraw = Redraw::Now;
     }
@@ -235,7 +235,7 @@ fn session(app: &mut App, mut view: SessionView) {
 }
 
 fn activity(app: &mut App, activity: Activity) -> Redraw {
-    let (was_busy, was_background) = (app.busy(), app.activity.is_background());
+    let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());
     match &activity {
@@ -256,21 +256,18 @@ fn activity(app: &mut App, activity: Activity) -> Redraw {
     if let Activity::Thinking { ms, tokens, .. } = activity {
         app.open.transcript.set_thought(ms, tokens);
     }
-    let (rests, background) = (activity.rests(), activity.is_background());
+    let idle = activity == Activity::Idle;
     // Notices sent before the stop must not undo it.
-    if !stopping || rests {
+    if !stopping || idle {
         app.activity = activity;
     }
     if app.activity.is_loading() {
         app.open.forget_places();
     }
-    if rests {
+    if idle {
         app.open.transcript.close_open();
-        if was_busy || was_background && !background {
+        if was_busy {
             became_idle(app);
-        }
-        if background {
-            app.open.since.get_or_insert(app.now);
         }
         Redraw::Now
     } else {

@@ -84,8 +84,8 @@ macro_rules! requests {
             Title(text: String), Runs => title;
             Pin(name: Option<String>), Waits => pin;
             Delete(name: Option<String>), Waits => delete.await;
-            Search(text: String), Runs => search;
-            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Runs => export;
+            Search(text: String), Waits => search.await;
+            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Waits => export.await;
             Import(path: String), Waits => import.await;
             Save, Runs => save_report;
             Timeline, Runs => timeline;

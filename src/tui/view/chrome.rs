@@ -205,7 +205,7 @@ fn activity(app: &App) -> (String, Role) {
             format!("restoring {} tokens{percent}", grouped(*tokens))
         }
         Activity::Stopping => "stopping".into(),
-        Activity::Busy { what } | Activity::Background { what } => what.clone(),
+        Activity::Busy { what } => what.clone(),
     };
     (text, Role::Heading)
 }
@@ -280,7 +280,6 @@ fn keys(app: &App) -> Vec<(String, &str)> {
         keys.push((key(Action::Send), "queue"));
         keys.extend(app.answers_elsewhere().then(|| fixed(("/aside", "answers at once"))));
     } else {
-        keys.extend(app.activity.is_background().then(|| (key(Action::Escape), "stop")));
         keys.extend([(key(Action::Send), "send"), (key(Action::Newline), "newline")]);
     }
     if app.size.0 >= PANEL_FROM {

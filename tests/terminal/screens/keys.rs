@@ -45,35 +45,6 @@ fn escape_stops_and_swallows_the_second_press() {
 }
 
 #[test]
-fn background_work_blocks_nothing_and_escape_ends_it() {
-    let mut s = open(80, 24);
-    busy(&mut s);
-    s.type_text("queued meanwhile").press("enter");
-    assert_eq!(s.queued(), ["queued meanwhile"]);
-    assert_eq!(s.all_sent(), [Request::Remember("queued meanwhile".into())]);
-    // The answer ends; an export that was started during it continues.
-    let background = || Notice::Activity(Activity::Background { what: "exporting talk.sala".into() });
-    let received = s.received;
-    s.notify(background()).notify(Notice::Acknowledged(received));
-    assert!(s.queued().is_empty());
-    assert_eq!(s.sent(), [Request::Ask("queued meanwhile".into())]);
-    s.notify(Notice::Acknowledged(u64::MAX));
-    assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
-    s.type_text("and at once").press("enter");
-    assert_eq!(s.sent(), [Request::Ask("and at once".into())]);
-    // A stop is for the answer; once that has ended, the next one is for the export.
-    s.notify(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
-    s.press("esc");
-    assert_eq!(s.sent(), [Request::Stop]);
-    s.notify(Notice::Acknowledged(u64::MAX)).notify(background());
-    assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
-    s.wait(1000).press("esc");
-    assert_eq!(s.sent(), [Request::Stop]);
-    s.notify(Notice::Activity(Activity::Idle));
-    assert!(!s.screen().contains("exporting"), "{}", s.screen());
-}
-
-#[test]
 fn escape_twice_clears_the_input_and_ctrl_y_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("a long thought").press("esc esc");
