@@ -65,7 +65,7 @@ impl State {
         }
         let forks = self.disk.store.forks(record.id)?.into_iter().filter_map(|(fork, at)| Some((fork.name, at?)));
         let marks = self.disk.store.marks(record.id)?.into_iter().map(|mark| (mark.name, mark.message));
-        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.options.settings.own());
+        let Kept { mut settings, wrong } = Settings::from_json(&record.settings, &self.options.settings.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.options.overrides {
             settings.set_for_run(key, value).map_err(RuntimeError::Refused)?;
@@ -78,7 +78,6 @@ impl State {
             name: record.name.clone(),
             title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
             tree: conversation,
-            unread,
             rights,
             is_unread: true,
             ends,
@@ -112,13 +111,7 @@ impl State {
             }
         };
         let what = wrong.iter().map(used).collect::<Vec<_>>().join("; ");
-        let anew = match self.attendance {
-            Attendance::Present => "; /set KEY VALUE replaces one",
-            Attendance::Absent => "",
-        };
-        self.warn(format!(
-            "\"{session}\" has settings that cannot be read: {what}. Its saved settings stay as they are{anew}."
-        ));
+        self.warn(format!("\"{session}\" has settings that cannot be read: {what}."));
     }
 
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {

@@ -30,8 +30,6 @@ pub(super) struct Session {
     pub(super) wants_title: bool,
     pub(super) tree: Tree,
     pub(super) settings: Settings,
-    /// The saved settings, if some of them could not be read; unreadable ones are saved unchanged.
-    pub(super) unread: Option<String>,
     /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
@@ -67,9 +65,7 @@ impl Session {
     }
 
     pub(super) fn settings_json(&self) -> Done<String> {
-        self.settings
-            .to_json(self.unread.as_deref())
-            .map_err(|e| RuntimeError::Failed(format!("The settings cannot be saved: {e}.")))
+        self.settings.to_json().map_err(|e| RuntimeError::Failed(format!("The settings cannot be saved: {e}.")))
     }
 
     /// Marks documents of failed loads as complete once they are read to their end. True if there are any.
