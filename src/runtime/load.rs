@@ -104,7 +104,6 @@ impl Verb {
         // that is the last document that was added, wherever the reading was.
         if done.is_err() {
             if let Some(message) = load.messages.iter().take(load.added).next_back().filter(|m| m.is_half_read()) {
-                self.here.broken_off.insert(message.id);
                 self.report(Notice::Finished(message.clone()));
             }
             self.show_tree();

@@ -120,10 +120,7 @@ impl State {
         let Some(id) = self.here.id else { return };
         let fingerprint = self.engine.info.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => {
-                self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
-                self.here.complete_what_is_read();
-            }
+            Ok(nodes) => self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
             Err(e) => self.warn(e.to_string()),
         }
         self.show_session();
@@ -165,7 +162,6 @@ impl State {
         let fork = Session {
             id: Some(id),
             name,
-            broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
             tree: Tree::new(path, head),
             ends: self.here.ends.clone(),
             cut: self.here.cut.clone(),
@@ -249,11 +245,11 @@ impl State {
         if self.opened.has(record.id) {
             return refused(format!("\"{}\" is open here. Go there and /rename it.", record.name));
         }
-}
         let _lock = self.disk.store.lock_session(record.id, &record.name)?;
         self.disk.store.rename(record.id, name.trim())?;
         self.say(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()))
     }
+}
 
 impl Verb {
     pub async fn search(&mut self, query: String) -> Done {

@@ -310,6 +310,7 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     }
     let mut t = Chat::new(dir.path(), resume(&name));
     t.note_with("Resumed");
+    t.sync();
     let shown = t.view().messages;
     let whole: Vec<bool> = shown.iter().filter_map(|m| Some(m.meta.document.as_ref()?.complete)).collect();
     assert_eq!(whole, [true, false]);
