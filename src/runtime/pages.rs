@@ -138,7 +138,6 @@ impl State {
 
     pub fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
-        self.here.meters.settings = self.here.settings.values();
         self.show_meters();
         self.say(note)
     }
