@@ -308,7 +308,7 @@ impl State {
             }
         };
         let shorter = shorter.unwrap_or_else(|| "a shorter text".to_owned());
-        let anew = anew.filter(|_| fits_alone).map(str::to_owned);
+        let anew = anew.filter(|_| fits_alone || file.is_none()).map(str::to_owned);
         let larger = "a larger --ctx or another model, where memory allows".to_owned();
         let options: Vec<String> = [Some(shorter), anew, Some(larger)].into_iter().flatten().collect();
         let options = options.join(between);
