@@ -4,7 +4,7 @@ use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse, s
 use super::entry::grouped;
 use super::keys::Action;
 use super::lists::{self, Item, Kind, ListView, sessions};
-use super::map::MapView;
+use super::map;
 use super::mention;
 use super::overlay::{self, Overlay, arrive};
 use super::page::{About, Page};
@@ -92,7 +92,13 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             let about = About::Answer { number, passages: rows.len(), sentence: (0, 0) };
             arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
-        Notice::Map(map) => arrive(app, Overlay::Map(MapView::new(map))),
+        Notice::Map(context) => {
+            let rows = map::rows(&context);
+            let first = rows.iter().position(|row| matches!(row.opens, Some(Request::Look { .. }))).unwrap_or(0);
+            let mut view = ListView::new(Kind::Map, "Context", rows.into_iter().map(Item::Place));
+            view.select(first);
+            arrive(app, Overlay::List(view));
+        }
         Notice::FanOut(fan_out) => {
             app.waiting = false;
             let nothing_open = app.overlay.is_none();

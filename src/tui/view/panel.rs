@@ -76,7 +76,7 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     if map.used > 0 && lines.room() > 30 {
         let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
         for row in all.chunks(cells) {
-            lines.spans(spans(map, row));
+            lines.spans(spans(row));
         }
     }
     let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));

@@ -280,14 +280,6 @@ fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
 }
 
 #[test]
-fn question_marks_alone_are_a_message() {
-    let mut s = open(80, 24);
-    s.type_text("???");
-    assert_eq!(s.app.open.composer.text(), "???");
-    assert!(s.app.overlay.is_none());
-}
-
-#[test]
 fn an_unknown_theme_is_a_refusal() {
     let mut s = open(80, 24);
     s.type_text("/theme mauve").press("enter");
