@@ -119,11 +119,8 @@ pub struct App {
     pub panel: Option<bool>,
     pub phase: Phase,
     pub unseen: bool,
-    pub speeds: VecDeque<f64>,
     pub tour: Option<Tour>,
     pub toured: bool,
-    /// The digit that chose an offered question; a second digit means the number instead.
-    offered: Option<char>,
     library: Vec<LibraryName>,
     sessions: Vec<SessionRow>,
     /// Until this time.

@@ -16,8 +16,6 @@ use crate::core::sanitize::{in_markdown, sanitize_line};
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{Activity, GotoTarget, Level, Notice, Request, SaveState, SessionView};
 
-const SPEEDS: usize = 42;
-
 pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
     let mut redraw = match &notice {
         Notice::Delta { .. } | Notice::FanOut(_) | Notice::Aside { .. } => Redraw::Stream,
@@ -247,10 +245,6 @@ fn activity(app: &mut App, activity: Activity) -> Redraw {
     match &activity {
         Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
             speed = writing_speed(app, *tokens_per_s);
-            if app.speeds.len() == SPEEDS {
-                app.speeds.pop_front();
-            }
-            app.speeds.push_back(*tokens_per_s);
         }
         Activity::Reading(r) if r.total > 0 => {
             before = format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total));
