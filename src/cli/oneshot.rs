@@ -13,6 +13,7 @@ use serde_json::json;
 use super::args::{ChatArgs, Format};
 use super::notices::{self, Attended};
 use super::{Context, Exit, Failure, STDIN, jobs, open};
+use crate::core::files::below_home;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
@@ -71,7 +72,7 @@ pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Fail
     if inline.is_some() {
         paths.push(STDIN.into());
     }
-    paths.extend(mentioned.into_iter().map(|path| mention::below_home(path, home.as_deref())));
+    paths.extend(mentioned.iter().map(|path| below_home(path, home.as_deref()).to_string_lossy().into_owned()));
     let loads = (!(paths.is_empty() && library.is_empty())).then(|| {
         let alone = paths.len() == 1 && library.is_empty();
         let name = (inline.is_some() && alone).then(|| STDIN_NAME.to_owned());

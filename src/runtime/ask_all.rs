@@ -1,7 +1,7 @@
 //! `/ask-all`: one question to every document of the library in parallel, each on top of its own kept state. Nothing
 //! is saved; a fork can be opened at any answer.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,15 +22,10 @@ use crate::text::{Begin, Delta, StreamDecoder};
 
 /// Reasons below the table; the table itself may cut them.
 const SHOWN_REASONS: usize = 3;
+const NOT_KEPT: &str = "no kept state of this model";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// State is kept, and only a system text precedes the document.
-    Alone,
-    /// State is kept, but after other documents or a conversation, which would influence the answers.
-    AfterOthers,
-    NotKept,
-}
+/// A document of the library, and why it cannot be asked, if so.
+type Shelved = (Option<&'static str>, DocumentRecord);
 
 fn is_file(path: &str) -> bool {
     std::path::Path::new(path).is_file()
@@ -79,8 +74,8 @@ impl Verb {
             Attendance::Absent => "ask-all",
         })?;
         let mut shelved = self.shelved(library.as_deref()).await?;
-        let others = shelved.iter().filter(|(_, standing)| *standing != Standing::Alone);
-        let file = |(d, _): &(DocumentRecord, Standing)| Some((d.document.path.clone()?, d.document.name.clone()));
+        let others = shelved.iter().filter(|(why, _)| why.is_some());
+        let file = |(_, d): &Shelved| Some((d.document.path.clone()?, d.document.name.clone()));
         let files: Vec<(String, String)> = others.filter_map(file).filter(|(path, _)| is_file(path)).collect();
         // With `save_state` "never", reading would keep nothing.
         let reads = read && self.disk.policy != SaveStates::Never;
@@ -89,8 +84,8 @@ impl Verb {
             unread = self.read_shelved(files).await?;
             shelved = self.shelved(library.as_deref()).await?;
         }
-        let entry = |(record, standing): (DocumentRecord, Standing)| {
-            let failed = self.why_not(reads, &record, standing, &unread);
+        let entry = |(why, record): Shelved| {
+            let failed = why.map(|why| self.why_not(reads, &record, why, &unread));
             let (document, tokens) = (record.document.name.clone(), record.document.tokens);
             let row = FanOutRow { document, tokens, failed, ..FanOutRow::default() };
             Entry { record, row, thinking: String::new(), looked: None, running: None, likely: Vec::new() }
@@ -157,9 +152,9 @@ impl Verb {
         self.sync_quietly().await
     }
 
-    /// The matching documents, those with state of their own first. Of several entries with one text, the one with the
-    /// least text before it is used.
-    async fn shelved(&mut self, library: Option<&str>) -> Done<Vec<(DocumentRecord, Standing)>> {
+    /// The matching documents, each with the reason why its state does not answer alone, if so; those without a reason
+    /// first. Of several entries with one text, the one with the least text before it is used.
+    async fn shelved(&mut self, library: Option<&str>) -> Done<Vec<Shelved>> {
         // Entry and state of a document that was just read may not be on disk yet.
         self.disk.wait_for_texts();
         self.states_saved().await;
@@ -171,24 +166,13 @@ impl Verb {
         if records.is_empty() {
             return refused(no_document(library, self.attendance));
         }
+        let with_reason = |record: DocumentRecord| Ok((self.why_not_alone(&record)?, record));
+        let mut shelved = records.into_iter().map(with_reason).collect::<Done<Vec<_>>>()?;
         // Stable sorts: the records are ordered by last use.
-        records.sort_by_key(|d| d.document.prefix.is_some());
-        let (mut places, mut shelved) = (HashMap::new(), Vec::<(DocumentRecord, Standing)>::new());
-        for record in records {
-            let at =
-                *places.entry((record.document.name.clone(), record.document.hash.clone())).or_insert(shelved.len());
-            match shelved.get_mut(at) {
-                Some((_, Standing::Alone)) => {}
-                Some(place) if self.standing(&record)? == Standing::Alone => *place = (record, Standing::Alone),
-                Some(_) => {}
-                None => {
-                    let standing = self.standing(&record)?;
-                    shelved.push((record, standing));
-                }
-            }
-        }
-        shelved.sort_by(|(a, _), (b, _)| a.document.name.cmp(&b.document.name));
-        shelved.sort_by_key(|(_, standing)| *standing != Standing::Alone);
+        shelved.sort_by_key(|(why, record)| (why.is_some(), record.document.prefix.is_some()));
+        let mut seen = HashSet::new();
+        shelved.retain(|(_, record)| seen.insert((record.document.name.clone(), record.document.hash.clone())));
+        shelved.sort_by(|(a, x), (b, y)| (a.is_some(), &x.document.name).cmp(&(b.is_some(), &y.document.name)));
         Ok(shelved)
     }
 
@@ -260,39 +244,35 @@ impl State {
         text.map(|text| self.draft(Role::System, None, text))
     }
 
-    /// Why a document is left out; `None` if it is not. `reads`: files were read.
-    fn why_not(&self, reads: bool, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> Option<String> {
+    /// Why a document is left out. `reads`: files were read.
+    fn why_not(&self, reads: bool, record: &DocumentRecord, why: &str, unread: &[Unread]) -> String {
         let path = record.document.path.as_deref();
-        let what = match standing {
-            Standing::Alone => return None,
-            Standing::AfterOthers => "it was read after other text",
-            Standing::NotKept => "no kept state of this model",
-        };
         if let Some((_, why)) = unread.iter().find(|(file, _)| Some(file.as_str()) == path) {
-            return Some(why.to_string());
+            return why.to_string();
         }
         if self.disk.policy == SaveStates::Never {
-            return Some("no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned());
+            return format!("{NOT_KEPT}: sessions.save_state = \"never\" keeps none");
         }
-        Some(match path {
-            Some(path) if is_file(path) && reads => format!("{what}, and reading its file did not change that"),
-            Some(path) if is_file(path) => format!("{what}; add --read to read it alone"),
-            Some(path) => format!("{what}, and its file is gone: {path}"),
-            None => format!("{what}, and no file to read it from"),
-        })
+        match path {
+            Some(path) if is_file(path) && reads => format!("{why}, and reading its file did not change that"),
+            Some(path) if is_file(path) => format!("{why}; add --read to read it alone"),
+            Some(path) => format!("{why}, and its file is gone: {path}"),
+            None => format!("{why}, and no file to read it from"),
+        }
     }
 
-    fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
+    /// Why the state of a document is not kept, or not behind a system text alone: other text would influence answers.
+    fn why_not_alone(&self, record: &DocumentRecord) -> Done<Option<&'static str>> {
         if record.fingerprint != self.engine.info.fingerprint || !self.is_kept(&record.document.segment)? {
-            return Ok(Standing::NotKept);
+            return Ok(Some(NOT_KEPT));
         }
-        let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
+        let Some(prefix) = record.document.prefix else { return Ok(None) };
         let alone = match self.disk.store.message_ending(&prefix)? {
             Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
             // No session holds the text that was read before it.
             None => self.question_to(record, "?").is_ok(),
         };
-        Ok(if alone { Standing::Alone } else { Standing::AfterOthers })
+        Ok((!alone).then_some("it was read after other text"))
     }
 
     fn is_kept(&self, segment: &SegmentId) -> Done<bool> {

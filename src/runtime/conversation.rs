@@ -300,7 +300,6 @@ impl State {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let waits = self.here.all.iter().filter_map(|conversation| conversation.wait.deadline());
-        waits.chain(self.background.iter().filter_map(|background| background.task.until)).min()
+        self.here.all.iter().filter_map(|conversation| conversation.wait.deadline()).min()
     }
 }

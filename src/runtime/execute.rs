@@ -177,13 +177,13 @@ impl Verb {
         self.execute(plan, &rendered, None, &mut ()).await
     }
 
-    /// The same up to the end of the last message. With `only_few`, more than a few tokens are left, with a note.
-    pub async fn sync_to_the_end(&mut self, only_few: bool) -> Done<PrefillStats> {
+    /// The same up to the end of the last message, unless more than a few tokens are left, which are named.
+    pub async fn sync_a_few(&mut self) -> Done<PrefillStats> {
         self.engine_ready().await?;
         let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
         let plan = self.fitted(&rendered, State::plan, THIS_CONVERSATION).await?;
         let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
-        if only_few && left > SMALL_REST && plan.to_read() > 0 {
+        if left > SMALL_REST && plan.to_read() > 0 {
             self.say_cost(&plan, "Continuing from there reads", " again");
             return Ok(PrefillStats::default());
         }

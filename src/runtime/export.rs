@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::task::Doing;
-use super::{Done, Notice, RuntimeError, SaveState, State, Verb, grouped, refused};
+use super::{Done, RuntimeError, SaveState, Verb, grouped, refused};
 use crate::core::files::below_home;
 use crate::core::sanitize::sanitize_line;
 use crate::core::{bytes, counted};
@@ -40,8 +40,8 @@ pub fn imported_line(imported: &Imported) -> String {
     format!("{messages} imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
 }
 
-impl State {
-    pub fn export(
+impl Verb {
+    pub async fn export(
         &mut self,
         path: String,
         format: Option<ExportFormat>,
@@ -65,23 +65,19 @@ impl State {
                 "{what} exports what is on disk, and the latest messages are not there yet ({why}). /export without it writes the open branch."
             ));
         }
-        let store = Arc::clone(&self.disk.store);
+        let (store, file) = (Arc::clone(&self.disk.store), path.clone());
         let (what, failed) = (format!("exporting {}", name_of(&path)), "The export failed unexpectedly.");
         if with_state {
             self.disk.wait_for_states();
             let (fingerprint, part) = (self.engine.info.fingerprint.clone(), part_of(&what));
-            let write = move |doing: &Doing| {
-                let export = |watch: &Watch<'_>| store.export_bundle(id, &fingerprint, &path, overwrite, watch);
-                let written = doing.watched(part, export)?;
-                let again = match written.replay_tokens {
-                    0 => String::new(),
-                    n => format!("; {} tokens will be read again", grouped(n)),
-                };
-                let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-                let what = format!("{size}, with the state of {kept} tokens{again}");
-                Ok(Notice::info(written_line(&path, &what)))
+            let export = move |watch: &Watch<'_>| store.export_bundle(id, &fingerprint, &file, overwrite, watch);
+            let written = self.elsewhere(what, failed, move |doing: &Doing| doing.watched(part, export)).await??;
+            let again = match written.replay_tokens {
+                0 => String::new(),
+                n => format!("; {} tokens will be read again", grouped(n)),
             };
-            return self.in_background(what, failed, write);
+            let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
+            return self.say(written_line(&path, &format!("{size}, with the state of {kept} tokens{again}")));
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
         if unsaved.is_some() {
@@ -91,16 +87,13 @@ impl State {
             return self.say(written_line(&path, &format!("{}: the open branch, from memory", bytes(size))));
         }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
-        let write = move |doing: &Doing| {
-            let export = |watch: &Watch<'_>| store.export_to(id, format, scope, &path, overwrite, watch);
-            let size = doing.watched(|_, _| String::new(), export)?;
-            Ok(Notice::info(written_line(&path, &bytes(size))))
-        };
-        self.in_background(what, failed, write)
+        let export = move |watch: &Watch<'_>| store.export_to(id, format, scope, &file, overwrite, watch);
+        let shown = what.clone();
+        let write = move |doing: &Doing| doing.watched(|_, _| shown.clone(), export);
+        let size = self.elsewhere(what, failed, write).await??;
+        self.say(written_line(&path, &bytes(size)))
     }
-}
 
-impl Verb {
     pub async fn import(&mut self, path: String) -> Done {
         let (store, path) = (Arc::clone(&self.disk.store), below_home(&path, std::env::home_dir().as_deref()));
         // Ids are reserved before the import locks the database: messages written meanwhile need some.

@@ -3,7 +3,8 @@
 
 use super::follow::versions;
 use super::{
-    Done, Form, Level, Notice, Path, PrefillStats, Renderer, RuntimeError, State, Verb, grouped, refused, segments,
+    Done, Form, Level, Notice, Path, PrefillStats, Renderer, Rights, RuntimeError, State, Verb, grouped, refused,
+    segments,
 };
 use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role, text_hash};
@@ -77,26 +78,27 @@ impl State {
         self.disk.change(vec![Change::AddDocument(document)]);
     }
 
-    /// Adds documents of stopped loads to the library once they are read completely.
+    /// Records documents of stopped loads as complete, and in the library, once they are read to their end.
     pub fn shelve_what_is_read(&mut self) {
-        if self.here.complete_what_is_read() {
-            self.show_session();
+        if self.here.rights != Rights::Write {
+            return;
         }
-        for id in std::mem::take(&mut self.here.broken_off) {
-            let end = self.live_end(id).map(|segment| (segment.id, segment.end_position()));
-            let message = self.here.tree.get(id).cloned();
-            match (end, message) {
-                (Some((segment, end)), Some(message)) => {
-                    let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
-                    if !info.once {
-                        self.add_to_library(info, end.saturating_sub(info.tokens), segment);
-                    }
-                    // The saved message records from now on that it is complete.
-                    self.amend(&message);
-                }
-                (None, Some(_)) => drop(self.here.broken_off.insert(id)),
-                (_, None) => {}
+        let end = |m: &Message| self.live_end(m.id).map(|segment| (segment.id, segment.end_position()));
+        let path = self.here.tree.path();
+        let half = path.into_iter().filter(|m| m.is_half_read());
+        let read: Vec<_> = half.filter_map(|m| Some((m.clone(), end(m)?))).collect();
+        let any = !read.is_empty();
+        for (mut message, (segment, end)) in read {
+            let Some(info) = message.meta.document.as_mut() else { continue };
+            info.complete = true;
+            let info = info.clone();
+            self.amend(&message);
+            if !info.once {
+                self.add_to_library(&info, end.saturating_sub(info.tokens), segment);
             }
+        }
+        if any {
+            self.show_session();
         }
     }
 

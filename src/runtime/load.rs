@@ -17,9 +17,6 @@ use crate::text::TextError;
 use crate::text::sources::Document;
 use choose::{Decision, items, keep_only};
 
-/// How often the interface receives the tree meanwhile: building it takes time proportional to its size.
-const TREE_SHOWN: Duration = Duration::from_millis(500);
-
 struct Item {
     file: FileProgress,
     /// Position of its last token in the context.
@@ -48,7 +45,6 @@ struct Load {
     /// Tokens read by earlier jobs, and the time they took.
     read: u64,
     reading: Duration,
-    tree_shown: Option<Instant>,
     /// Time to make the plan's base live, seconds.
     restored: f64,
     /// The load was restarted once after a crash of the model process.
@@ -104,7 +100,6 @@ impl Verb {
         // that is the last document that was added, wherever the reading was.
         if done.is_err() {
             if let Some(message) = load.messages.iter().take(load.added).next_back().filter(|m| m.is_half_read()) {
-                self.here.broken_off.insert(message.id);
                 self.report(Notice::Finished(message.clone()));
             }
             self.show_tree();
@@ -203,10 +198,6 @@ impl Verb {
             if load.at >= load.added {
                 load.added = load.at + 1;
                 self.add_one_of_many(message)?;
-                if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
-                    self.show_tree();
-                    load.tree_shown = Some(Instant::now());
-                }
                 self.texts_saved().await;
             }
             if !self.here.slot.is_at(&base) {

@@ -29,12 +29,6 @@ impl State {
         if is_another_live { 0 } else { self.here.slot.live.position() }
     }
 
-    /// The same as displayed: a server's own count where available.
-    pub fn shown_position(&self) -> u64 {
-        let position = self.position();
-        self.here.slot.counted_at(position).filter(|_| position > 0).unwrap_or(position)
-    }
-
     pub fn show_position(&mut self, position: u64) {
         let counted = self.here.slot.counted_at(position);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
@@ -55,11 +49,8 @@ impl State {
     }
 
     pub fn report_meters(&mut self) {
-        self.here.meters.context_used = self.shown_position();
-        let counted = self.here.slot.counted_at(self.here.slot.live.position());
-        self.here.meters.estimated = self.engine.server().is_some() && counted.is_none();
+        self.show_position(self.position());
         self.here.meters.changed = self.changed();
-        self.here.meters.settings = self.here.settings.values();
         let path = self.here.tree.path();
         self.here.meters.checkpoints = path.iter().filter(|m| self.here.ends.contains_key(&m.id)).count() as u64;
         // If the size cannot be read, the old number stays.
@@ -91,9 +82,10 @@ impl State {
 
     /// The numbers of the conversation, with those of model and disk, which all conversations share.
     pub fn show_meters(&self) {
-        let model = self.engine.info.clone();
+        let (model, settings) = (self.engine.info.clone(), self.here.settings.values());
         let (context_limit, state_bytes) = (model.context_limit, self.state_bytes);
-        self.report(Notice::Meters(Meters { model, context_limit, state_bytes, ..self.here.meters.clone() }));
+        let meters = self.here.meters.clone();
+        self.report(Notice::Meters(Meters { model, settings, context_limit, state_bytes, ..meters }));
     }
 }
 

@@ -116,7 +116,6 @@ use requests::Inbox;
 use segments::Step;
 use session::{Rights, Session};
 pub use sessions::{last_of_folder, session_rows};
-use task::Background;
 use tree::{Tree, first_words};
 use verb::{Verb, Wait, Wake, Wanted};
 
@@ -231,7 +230,8 @@ struct State {
     screen: u64,
     looking: Option<JoinHandle<()>>,
     baton: Baton<State>,
-    background: Vec<Background>,
+    /// Requests that wait for nothing, to be served before any verb goes on.
+    at_once: VecDeque<Request>,
     received: u64,
     acknowledged: u64,
     quitting: bool,
@@ -267,7 +267,7 @@ impl State {
             screen: 0,
             looking: None,
             baton: Baton::default(),
-            background: Vec::new(),
+            at_once: VecDeque::new(),
             received: 0,
             acknowledged: 0,
             quitting: false,

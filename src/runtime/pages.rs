@@ -5,7 +5,7 @@ use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, first
 use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
-use crate::engine::protocol::{ModelInfo, SpecMode};
+use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::ThinkMode;
 
 impl State {
@@ -138,7 +138,6 @@ impl State {
 
     pub fn settings_changed(&mut self, note: String) -> Done {
         self.save_settings()?;
-        self.here.meters.settings = self.here.settings.values();
         self.show_meters();
         self.say(note)
     }
@@ -148,22 +147,6 @@ impl State {
         let switch = self.engine.renderer.model().template.thinking_switch();
         let why = switch.refusal(mode).filter(|_| mode != self.here.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
-    }
-
-    pub fn think(&mut self, mode: ThinkMode) -> Done {
-        self.may_think(mode).map_err(RuntimeError::Refused)?;
-        self.here.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
-        let mode = self.here.settings.get("think");
-        self.settings_changed(format!("Thinking is {mode} from the next answer on"))
-    }
-
-    pub fn spec(&mut self, mode: Option<SpecMode>) -> Done {
-        if let Some(mode) = mode {
-            self.here.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
-            let mode = self.here.settings.get("spec");
-            return self.settings_changed(format!("Speculation is {mode} from the next answer on"));
-        }
-        self.say(format!("Speculation is {}. /spec on|off|auto|N changes it.", self.here.settings.get("spec")))
     }
 
     pub fn save_report(&mut self) -> Done {

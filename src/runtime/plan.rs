@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::render::SMALL_REST;
 use super::segments::{self, boundary};
 use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, grouped};
-use crate::core::sanitize::shell_word;
+use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
 use crate::store::{Segment, SegmentId, TextBoundary};
@@ -270,41 +270,49 @@ impl State {
     /// Refuses a plan that does not fit, before anything is read. `what` names the text in the error.
     pub fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
-        let (limit, reserve) = (self.firm_limit(), self.reserve());
-        if self.fits(plan.total() + reserve) {
+        if self.fits(plan.total() + self.reserve()) {
             return Ok(plan);
         }
-        let left = limit.saturating_sub(plan.base.position() + reserve);
-        Err(RuntimeError::TooLong(format!(
-            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: {}.",
-            grouped(plan.to_read()),
-            grouped(left),
-            grouped(limit),
-            grouped(reserve),
-            self.options_without_room()
-        )))
+        Err(self.too_long(what, Some(plan.to_read()), plan.base.position(), None))
     }
 
     /// The same for a text that exceeded the limit during tokenizing.
     pub fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
         match done {
-            Err(RuntimeError::Text(TextError::TooLong { most })) => Err(RuntimeError::TooLong(format!(
-                "{what} needs more than {} tokens, all that the context holds. Nothing was read. Options: {}.",
-                grouped(most as u64),
-                self.options_without_room()
-            ))),
+            Err(RuntimeError::Text(TextError::TooLong { .. })) => Err(self.too_long(what, None, 0, None)),
             done => done,
         }
     }
 
-    fn options_without_room(&self) -> &'static str {
-        match self.attendance {
-            Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
-            Attendance::Absent if self.here.has_answers() => {
-                "a shorter text, a new session (without -r and -c), or a larger --ctx"
+    /// The error for a text of `needed` tokens (`None`: more than the context holds) after `before` tokens. Of a file,
+    /// its beginning can be loaded.
+    pub fn too_long(&self, what: &str, needed: Option<u64>, before: u64, file: Option<&str>) -> RuntimeError {
+        let (limit, reserve) = (self.engine.info.context_limit, self.reserve());
+        let left = limit.saturating_sub(before + reserve);
+        let fits_alone = needed.is_some_and(|needed| needed + reserve <= limit);
+        let needed = needed.map_or_else(|| format!("more than {}", grouped(limit)), grouped);
+        let (of, free) = (grouped(limit), format!("{} are kept free for the answer", grouped(reserve)));
+        let room = match fits_alone {
+            true => format!("; {} are left of {of} ({free})", grouped(left)),
+            false => format!(" and is larger than the whole context ({of}, of which {free})"),
+        };
+        let head = if left >= 1000 { left / 1000 * 1000 } else { left };
+        // `between` separates commands from the text around them.
+        let (shorter, anew, between) = match self.attendance {
+            Attendance::Present => {
+                let part = file.filter(|_| left > 0).map(|file| format!("/load {} --head {head}", command_word(file)));
+                (part, Some("/undo, /new, /compact").filter(|_| !self.here.tree.is_empty()), " ; ")
             }
-            Attendance::Absent => "a shorter text, or a larger --ctx",
-        }
+            Attendance::Absent => {
+                (None, Some("a new session (without -r and -c)").filter(|_| self.here.has_answers()), "; ")
+            }
+        };
+        let shorter = shorter.unwrap_or_else(|| "a shorter text".to_owned());
+        let anew = anew.filter(|_| fits_alone || file.is_none()).map(str::to_owned);
+        let larger = "a larger --ctx or another model, where memory allows".to_owned();
+        let options: Vec<String> = [Some(shorter), anew, Some(larger)].into_iter().flatten().collect();
+        let options = options.join(between);
+        RuntimeError::TooLong(format!("{what} needs {needed} tokens{room}. Nothing was read. Options: {options}."))
     }
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.

@@ -176,8 +176,4 @@ impl Notice {
     pub(super) fn note(level: Level, text: impl Into<String>) -> Notice {
         Notice::Note(level, plain_words(&text.into()))
     }
-
-    pub(super) fn info(text: impl Into<String>) -> Notice {
-        Notice::note(Level::Info, text)
-    }
 }

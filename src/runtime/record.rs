@@ -21,12 +21,8 @@ pub(super) fn as_left(mut message: Message) -> Message {
 }
 
 /// A message read from the store. Those of a view-only session stay unchanged: another process may be writing them.
-pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
-    if *rights != Rights::Write {
-        return message;
-    }
-    broken_off.extend(Some(message.id).filter(|_| message.is_half_read()));
-    as_left(message)
+pub(super) fn restored(message: Message, rights: &Rights) -> Message {
+    if *rights == Rights::Write { as_left(message) } else { message }
 }
 
 impl Verb {
@@ -164,10 +160,9 @@ impl State {
             for m in self.disk.store.path(id)? {
                 if self.here.cut.remove(&m.id) || self.here.tree.get(m.id).is_none() {
                     let session = &mut self.here.session;
-                    session.tree.restore(restored(m, &session.rights, &mut session.broken_off));
+                    session.tree.restore(restored(m, &session.rights));
                 }
             }
-            self.here.complete_what_is_read();
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use super::verb::Answer;
-use super::{Attendance, Done, Request, RuntimeError, State, Verb};
-use crate::config::commands::{LibraryAction, requests};
+use super::{Attendance, Done, Request, State, Verb};
+use crate::config::commands::requests;
 use crate::store::Change;
 
 #[derive(Debug)]
@@ -58,15 +58,6 @@ impl Inbox {
     }
 }
 
-macro_rules! without_wait {
-    ($call:expr) => {
-        $call
-    };
-    ($call:expr, await) => {
-        Err(RuntimeError::Failed("internal error: a request that waits is served at once".into()))
-    };
-}
-
 macro_rules! dispatch {
     ($(
         $(#[$doc:meta])*
@@ -81,20 +72,6 @@ macro_rules! dispatch {
                     $(
                         Request::$variant $( ( $($place),+ ) )? $( { $($field),+ } )? =>
                             self.$verb($( $($place),+ )? $( $($field),+ )?) $(. $wait)?,
-                    )+
-                }
-            }
-        }
-
-        impl State {
-            /// Serves a request that waits for nothing, at any time.
-            #[allow(unused_variables)]
-            pub(super) fn serve(&mut self, request: Request) -> Done {
-                match request {
-                    Request::Library(LibraryAction::List) => self.list_library(),
-                    $(
-                        Request::$variant $( ( $($place),+ ) )? $( { $($field),+ } )? =>
-                            without_wait!(self.$verb( $( $($place),+ )? $( $($field),+ )?) $(, $wait)?),
                     )+
                 }
             }

@@ -53,19 +53,18 @@ impl State {
         let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
-        let mut broken_off = HashSet::new();
         let mut conversation = Tree::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         // A damaged log must not prevent opening; the newest line serves instead.
         conversation.stood_at(self.disk.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.disk.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.restore(restored(message, &rights, &mut broken_off));
+                conversation.restore(restored(message, &rights));
             }
         }
         let forks = self.disk.store.forks(record.id)?.into_iter().filter_map(|(fork, at)| Some((fork.name, at?)));
         let marks = self.disk.store.marks(record.id)?.into_iter().map(|mark| (mark.name, mark.message));
-        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.options.settings.own());
+        let Kept { mut settings, wrong } = Settings::from_json(&record.settings, &self.options.settings.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.options.overrides {
             settings.set_for_run(key, value).map_err(RuntimeError::Refused)?;
@@ -73,21 +72,18 @@ impl State {
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
         let system = first.or_else(|| self.options.system.clone());
-        let mut session = Session {
+        let session = Session {
             id: Some(record.id),
             name: record.name.clone(),
             title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
             tree: conversation,
-            unread,
             rights,
             is_unread: true,
             ends,
             labels: forks.chain(marks).collect(),
             cut,
-            broken_off,
             ..Session::empty(settings, system)
         };
-        session.complete_what_is_read();
         let known = self.opened.has(record.id);
         self.open_in_place(session, lock);
         self.disk.show_anew(SaveState::Saved(record.updated_ms));
@@ -112,13 +108,7 @@ impl State {
             }
         };
         let what = wrong.iter().map(used).collect::<Vec<_>>().join("; ");
-        let anew = match self.attendance {
-            Attendance::Present => "; /set KEY VALUE replaces one",
-            Attendance::Absent => "",
-        };
-        self.warn(format!(
-            "\"{session}\" has settings that cannot be read: {what}. Its saved settings stay as they are{anew}."
-        ));
+        self.warn(format!("\"{session}\" has settings that cannot be read: {what}."));
     }
 
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {

@@ -54,7 +54,7 @@ impl State {
     }
 
     fn is_at_rest(&self) -> bool {
-        self.background.is_empty() && self.here.all.iter().all(|conversation| conversation.wait.is_idle())
+        self.here.all.iter().all(|conversation| conversation.wait.is_idle())
     }
 
     /// Begins work that needs no event, in any conversation; false if there is none.
@@ -108,8 +108,7 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return self.on_request(request);
         }
-        let background = self.background.iter().map(|background| &background.task);
-        let tasks = self.here.all.iter().filter_map(|conversation| conversation.wait.task()).chain(background);
+        let tasks = self.here.all.iter().filter_map(|conversation| conversation.wait.task());
         let tasks: Vec<Receiver<String>> = tasks.map(|task| task.progress.clone()).collect();
         // Clones, as the handlers change the state.
         let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
@@ -156,7 +155,6 @@ impl State {
     }
 
     fn on_deadline(&mut self) {
-        self.background.retain(|background| !background.task.is_given_up());
         let given_up = |c: &&mut Conversation| c.wait.task().is_some_and(Task::is_given_up);
         self.here.all.iter_mut().filter(given_up).for_each(|c| c.wake = Some(Wake::Stopped));
     }
@@ -179,12 +177,11 @@ impl State {
         }
     }
 
-    /// Shows that no verb runs: a background task, the model's loading, or nothing.
+    /// Shows that no verb runs: the model's loading, or nothing.
     pub fn idle(&mut self) {
-        self.activity(match (self.background.last().filter(|_| self.here.is_in_front()), &self.engine.state) {
-            (Some(background), _) => background.task.in_background(),
-            (None, EngineState::Starting) => Activity::Starting { what: "loading the model".into() },
-            (None, EngineState::Ready | EngineState::Down { .. }) => Activity::Idle,
+        self.activity(match &self.engine.state {
+            EngineState::Starting => Activity::Starting { what: "loading the model".into() },
+            EngineState::Ready | EngineState::Down { .. } => Activity::Idle,
         });
     }
 
@@ -232,7 +229,7 @@ impl State {
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                WhileBusy::Runs => self.serve(r).unwrap_or_else(|e| self.failed(&e)),
+                WhileBusy::Runs => self.at_once.push_back(r),
                 WhileBusy::Waits => self.here.queue.push_back(r),
                 WhileBusy::Leaves => self.leave(r),
                 WhileBusy::Apart => self.set_apart(r),
@@ -243,7 +240,6 @@ impl State {
     fn quit(&mut self) {
         self.quitting = true;
         (0..self.here.all.len()).for_each(|at| self.on(at, State::stop));
-        self.background.iter_mut().for_each(|background| background.task.leave());
         for conversation in &mut self.here.all {
             if let Wait::Thread(task) = &mut conversation.wait {
                 task.leave();
@@ -253,13 +249,6 @@ impl State {
 
     pub fn stop(&mut self) {
         self.here.slot.cancel.cancel();
-        // While a verb runs, a stop applies to the verb alone.
-        if self.here.is_in_front() && self.here.wait.rests() {
-            self.background.iter().for_each(|background| background.task.stop());
-            if !self.background.is_empty() {
-                self.show_rest();
-            }
-        }
         if self.here.wait.gives_way() {
             return;
         }

@@ -30,8 +30,6 @@ pub(super) struct Session {
     pub(super) wants_title: bool,
     pub(super) tree: Tree,
     pub(super) settings: Settings,
-    /// The saved settings, if some of them could not be read; unreadable ones are saved unchanged.
-    pub(super) unread: Option<String>,
     /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
@@ -43,8 +41,6 @@ pub(super) struct Session {
     pub(super) labels: BTreeMap<String, MessageId>,
     /// Messages off the open branch with incomplete texts in memory.
     pub(super) cut: HashSet<MessageId>,
-    /// Documents of failed loads that are not recorded as complete yet.
-    pub(super) broken_off: HashSet<MessageId>,
 }
 
 impl Session {
@@ -67,28 +63,12 @@ impl Session {
     }
 
     pub(super) fn settings_json(&self) -> Done<String> {
-        self.settings
-            .to_json(self.unread.as_deref())
-            .map_err(|e| RuntimeError::Failed(format!("The settings cannot be saved: {e}.")))
+        self.settings.to_json().map_err(|e| RuntimeError::Failed(format!("The settings cannot be saved: {e}.")))
     }
 
-    /// Marks documents of failed loads as complete once they are read to their end. True if there are any.
-    pub(super) fn complete_what_is_read(&mut self) -> bool {
-        let read = self.broken_off.iter().filter(|id| self.ends.contains_key(*id));
-        let open = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete);
-        let read: Vec<Message> = read.filter_map(|id| self.tree.get(*id)).filter(open).cloned().collect();
-        let any = !read.is_empty();
-        for mut message in read {
-            if let Some(info) = &mut message.meta.document {
-                info.complete = true;
-            }
-            self.tree.amend(message);
-        }
-        any
-    }
-
+    /// A document of a stopped load, without those that were read to their end since.
     pub(super) fn half_read(&self) -> Option<&Message> {
-        self.tree.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
+        self.tree.path().into_iter().find(|m| m.is_half_read() && !self.ends.contains_key(&m.id))
     }
 
     /// ` again`, unless part of the text was never read.

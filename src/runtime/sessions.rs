@@ -120,10 +120,7 @@ impl State {
         let Some(id) = self.here.id else { return };
         let fingerprint = self.engine.info.fingerprint.clone();
         match self.disk.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => {
-                self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
-                self.here.complete_what_is_read();
-            }
+            Ok(nodes) => self.here.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
             Err(e) => self.warn(e.to_string()),
         }
         self.show_session();
@@ -165,7 +162,6 @@ impl State {
         let fork = Session {
             id: Some(id),
             name,
-            broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
             tree: Tree::new(path, head),
             ends: self.here.ends.clone(),
             cut: self.here.cut.clone(),
@@ -253,19 +249,17 @@ impl State {
         self.disk.store.rename(record.id, name.trim())?;
         self.say(format!("\"{}\" is named \"{}\" now.", record.name, name.trim()))
     }
-
-    pub fn search(&mut self, query: String) -> Done {
-        let store = Arc::clone(&self.disk.store);
-        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        let search = move |doing: &Doing| {
-            let rows = doing.watched(indexed, |watch| store.search(&query, HITS, watch))?;
-            Ok(Notice::Found { query, rows })
-        };
-        self.in_background("searching".into(), "The search failed unexpectedly.", search)
-    }
 }
 
 impl Verb {
+    pub async fn search(&mut self, query: String) -> Done {
+        let (store, words) = (Arc::clone(&self.disk.store), query.clone());
+        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
+        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&words, HITS, watch));
+        let rows = self.elsewhere("searching".into(), "The search failed unexpectedly.", search).await??;
+        self.show(Notice::Found { query, rows })
+    }
+
     pub async fn delete(&mut self, name: Option<String>) -> Done {
         self.disk.wait_for_texts();
         let nothing = match name {

@@ -3,40 +3,13 @@
 //! The branches are the continuations of the head if there are several, as after an undo to a fork, else the siblings
 //! of the nearest message that has some, as in the header. A branch opens at its newest leaf.
 
-use super::{Done, State, Verb, refused};
+use super::{Done, Verb, refused};
 use crate::config::commands::{BranchTarget, Sibling};
-use crate::core::transcript::MessageId;
-
-impl State {
-    /// Lists the branching points if there are several; the header shows a single one.
-    fn say_where_it_branches(&self) {
-        let c = &self.here.tree;
-        let below = c.branches_below();
-        if let Some(below) = &below {
-            self.info(format!("{} branches continue from here. /branch 1 opens the first.", below.len()));
-        }
-        let places = c.branchings();
-        if places.len() < 2 {
-            return;
-        }
-        let place = |id: &MessageId| {
-            let (n, of) = c.position_among_siblings(*id);
-            format!("#{} ({n} of {of})", c.number_of(*id))
-        };
-        let all: Vec<String> = places.iter().map(place).collect();
-        let next = if below.is_none() { " /branch next opens one at the last." } else { "" };
-        self.info(format!("There are other branches at {}.{next}", all.join(", ")));
-    }
-}
 
 impl Verb {
     pub async fn branch(&mut self, target: BranchTarget) -> Done {
         match target {
-            BranchTarget::List => {
-                self.timeline()?;
-                self.say_where_it_branches();
-                Ok(())
-            }
+            BranchTarget::List => self.timeline(),
             BranchTarget::Name(name) => match self.here.labels.get(&name).copied() {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,

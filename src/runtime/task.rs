@@ -1,12 +1,10 @@
-//! Work on other threads. A verb waits in place for what it needs ([`Verb::elsewhere`]); work in the background belongs
-//! to no conversation, reports its own result, and lets the next request start ([`State::in_background`]).
+//! Work on other threads, for which a verb waits in place ([`Verb::elsewhere`]).
 
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Activity, Attendance, Done, Notice, RuntimeError, State, Verb, Wait, Wake};
+use super::{Activity, Done, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
 use crate::store::Watch;
 
@@ -22,13 +20,6 @@ pub(super) struct Task {
     cancel: Cancel,
     /// Deadline after a stop.
     pub(super) until: Option<Instant>,
-}
-
-pub(super) struct Background {
-    pub(super) task: Task,
-    thread: JoinHandle<Done<Notice>>,
-    /// The error if the thread panics.
-    failed: &'static str,
 }
 
 pub(super) struct Doing {
@@ -50,21 +41,6 @@ impl Doing {
 }
 
 impl Task {
-    /// Runs `work` on another thread. `failed`: the error if it cannot start.
-    fn start<T: Send + 'static>(
-        what: String,
-        failed: &str,
-        work: impl FnOnce(&Doing) -> T + Send + 'static,
-    ) -> Done<(Task, JoinHandle<T>)> {
-        let (out, progress) = crossbeam_channel::bounded(1);
-        let cancel = Cancel::default();
-        let doing = Doing { cancel: cancel.clone(), out };
-        // The thread drops `doing` when it ends, even by panic, and the channel closes.
-        let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
-        let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
-        Ok((Task { progress, what, cancel, until: None }, thread))
-    }
-
     fn is_short(&mut self) -> bool {
         let until = Instant::now() + SHORT;
         loop {
@@ -80,11 +56,6 @@ impl Task {
             true => Activity::Stopping,
             false => Activity::Busy { what: self.what.clone() },
         }
-    }
-
-    pub(super) fn in_background(&self) -> Activity {
-        let stopping = if self.cancel.is_cancelled() { "stopping: " } else { "" };
-        Activity::Background { what: format!("{stopping}{}", self.what) }
     }
 
     pub(super) fn stop(&self) {
@@ -111,7 +82,12 @@ impl Verb {
         failed: &'static str,
         work: impl FnOnce(&Doing) -> T + Send + 'static,
     ) -> Done<T> {
-        let (mut task, thread) = Task::start(what, failed, work)?;
+        let (out, progress) = crossbeam_channel::bounded(1);
+        let mut task = Task { progress, what, cancel: Cancel::default(), until: None };
+        let doing = Doing { cancel: task.cancel.clone(), out };
+        // The thread drops `doing` when it ends, even by panic, and the channel closes.
+        let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
+        let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
         if self.quitting {
             task.leave();
         }
@@ -127,57 +103,16 @@ impl Verb {
 }
 
 impl State {
-    /// Runs `work` on another thread and returns; its notice is reported when it ends. One-shot requests keep their
-    /// order, so they wait.
-    pub fn in_background(
-        &mut self,
-        what: String,
-        failed: &'static str,
-        work: impl FnOnce(&Doing) -> Done<Notice> + Send + 'static,
-    ) -> Done {
-        let (mut task, thread) = Task::start(what, failed, work)?;
-        if task.is_short() || self.attendance == Attendance::Absent {
-            return result(thread, failed).map(|notice| self.report(notice));
-        }
-        self.background.push(Background { task, thread, failed });
-        self.show_rest();
-        Ok(())
-    }
-
     /// `progress`: a line, or `None` at the end of the task.
     pub fn on_task(&mut self, channel: &Receiver<String>, progress: Option<String>) {
         let is_its = |task: &Task| task.progress.same_channel(channel);
-        if let Some(at) = self.background.iter().position(|background| is_its(&background.task)) {
-            match progress {
-                Some(what) => self.background[at].task.what = what,
-                None => {
-                    let Background { thread, failed, .. } = self.background.remove(at);
-                    match result(thread, failed) {
-                        Ok(notice) => self.report(notice),
-                        Err(e) => self.failed(&e),
-                    }
-                }
-            }
-            return self.show_rest();
-        }
-        if let Some(at) = self.here.all.iter().position(|c| c.wait.task().is_some_and(is_its)) {
-            self.on(at, |state| {
-                let Wait::Thread(task) = &mut state.here.wait else { return };
-                let Some(what) = progress else { return state.wake(Wake::Go) };
-                task.what = what;
-                let shown = task.activity();
-                state.activity(shown);
-            });
-        }
+        let Some(at) = self.here.all.iter().position(|c| c.wait.task().is_some_and(is_its)) else { return };
+        self.on(at, |state| {
+            let Wait::Thread(task) = &mut state.here.wait else { return };
+            let Some(what) = progress else { return state.wake(Wake::Go) };
+            task.what = what;
+            let shown = task.activity();
+            state.activity(shown);
+        });
     }
-
-    pub fn show_rest(&mut self) {
-        if self.here.wait.rests() {
-            self.idle();
-        }
-    }
-}
-
-fn result<T>(thread: JoinHandle<Done<T>>, failed: &str) -> Done<T> {
-    thread.join().unwrap_or_else(|_| Err(RuntimeError::Failed(failed.into())))
 }

@@ -139,13 +139,9 @@ impl Tree {
         self.children.get(&id).map_or(&[], Vec::as_slice)
     }
 
+    /// The last message of the open branch that has siblings.
     pub fn branching(&self) -> Option<MessageId> {
-        self.branchings().pop()
-    }
-
-    /// All messages of the open branch that have siblings, root first.
-    pub fn branchings(&self) -> Vec<MessageId> {
-        self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
+        self.path().iter().map(|m| m.id).rfind(|id| self.siblings(*id).len() > 1)
     }
 
     /// The children of the head if there are several, as after an undo to a fork.

@@ -212,8 +212,18 @@ impl State {
         state
     }
 
-    /// Resumes all verbs at the end of their wait.
+    /// Serves the requests that wait for nothing, and resumes all verbs at the end of their wait.
     pub fn settle(mut self: Box<State>) -> Box<State> {
+        while let Some(request) = self.at_once.pop_front() {
+            let baton = self.baton.clone();
+            let mut running = verb(&baton, async move |verb| verb.carry_out(request).await);
+            let (state, polled) = running.poll(&baton, self);
+            self = state;
+            match polled {
+                Poll::Ready(done) => done.unwrap_or_else(|e| self.failed(&e)),
+                Poll::Pending => unreachable!("a request that runs at any time waits for nothing"),
+            }
+        }
         while let Some(at) = self.woken() {
             match self.here.all[at].verb.take() {
                 Some(running) => self = self.resume_verb(at, running),

@@ -21,13 +21,9 @@ pub(super) fn hint(app: &mut App, text: impl Into<String>, ms: u64) {
     app.hint = Some((text.into(), Some(app.now + ms)));
 }
 
-/// Ends a hint that is shown until `by` at most, and the remark on a message with it; whether there was one.
+/// Ends a hint that is shown until `by` at most; whether there was one.
 pub(super) fn end_hint(app: &mut App, by: u64) -> bool {
-    let ended = app.hint.take_if(|(_, until)| until.is_some_and(|until| until <= by)).is_some();
-    if ended {
-        app.open.transcript.clear_remark();
-    }
-    ended
+    app.hint.take_if(|(_, until)| until.is_some_and(|until| until <= by)).is_some()
 }
 
 /// A key takes the note away. One about lost or waiting text, which may arrive during typing, stays for a second.
@@ -114,9 +110,9 @@ pub(super) fn hold(app: &mut App) {
 }
 
 pub(super) fn stop(app: &mut App) {
-    if app.runs() && app.activity != Activity::Stopping {
-        // A question that the runtime has not started yet needs no waiting; background work reports its own stop.
-        if !app.activity.rests() {
+    if app.busy() && app.activity != Activity::Stopping {
+        // A question that the runtime has not started yet needs no waiting.
+        if app.activity != Activity::Idle {
             app.activity = Activity::Stopping;
         }
         app.waiting = false;
@@ -150,7 +146,7 @@ pub(super) fn remember(app: &mut App, line: &str) {
 
 pub(super) fn answers_nothing(notice: &Notice) -> bool {
     match notice {
-        Notice::Activity(activity) => activity.rests(),
+        Notice::Activity(activity) => *activity == Activity::Idle,
         Notice::Acknowledged(_)
         | Notice::Background { .. }
         | Notice::Tree(_)

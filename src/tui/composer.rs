@@ -79,13 +79,6 @@ impl Composer {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    /// The recalled text and what was typed on the lines below it.
-    pub(super) fn recalled_and_line(&self) -> Option<(String, String)> {
-        let recalled = self.recalled.as_deref()?;
-        let line = self.text.strip_prefix(recalled)?.strip_prefix('\n')?;
-        Some((recalled.to_owned(), line.trim().to_owned()))
-    }
-
     pub fn take(&mut self) -> String {
         let text = self.expanded();
         *self = Composer { clipboard: std::mem::take(&mut self.clipboard), ..Composer::default() };

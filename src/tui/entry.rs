@@ -73,8 +73,6 @@ pub struct Entry {
     /// Work before the answer starts, such as `reading 32,088 tokens  24%`.
     pub before: String,
     pub speed: String,
-    /// Temporarily replaces the right side of the head: `Copied 412 characters`.
-    remark: Option<String>,
     unfolded: bool,
     fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
@@ -156,13 +154,6 @@ impl Entry {
 
     pub fn touch(&mut self) {
         self.stale = true;
-    }
-
-    pub fn remark(&mut self, text: Option<String>) {
-        if self.remark != text {
-            self.remark = text;
-            self.stale = true;
-        }
     }
 
     pub fn texts(&self, show: ThinkShow) -> impl Iterator<Item = (Part, &str)> {

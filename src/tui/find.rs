@@ -64,7 +64,6 @@ impl Find {
 
 pub(super) fn open(app: &mut App) {
     app.popup = None;
-    app.open.transcript.clear_remark();
     app.open.transcript.deselect();
     match &mut app.open.find {
         Some(find) => find.typing = true,

@@ -1,5 +1,5 @@
 //! The greeting of a session without messages, in the longest form that fits, and the questions about the sample
-//! document that the built-in model offers, by number or Tab.
+//! document that the built-in model offers to Tab.
 
 use super::App;
 use super::cells::{ellipsis, width};
@@ -28,7 +28,7 @@ fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
         return None;
     }
     let (area, notes) = (layout::regions(app).transcript, app.open.transcript.window().len());
-    let forms = [Form::Whole, Form::Short, Form::Brief, Form::Line];
+    let forms = [Form::Whole, Form::Brief, Form::Line];
     let forms = forms.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
     let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
     forms.into_iter().find(|(_, rows)| fits(rows))
@@ -37,7 +37,6 @@ fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Whole,
-    Short,
     Brief,
     Line,
 }
@@ -73,7 +72,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
         let line = "Type a question, or /load FILE. /help lists commands.";
         return offer.into_iter().chain([Row::of(ellipsis(line, room), Role::Text)]).collect();
     }
-    let airy = form != Form::Brief;
+    let whole = form == Form::Whole;
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
         None => lines.extend(says("The model is being prepared. You can type already.", Role::Dim.into())),
@@ -90,18 +89,16 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
         }
     }
     lines.extend(offer);
-    lines.extend(airy.then(Row::default));
-    let begin = match form {
-        Form::Whole => "Type a question, or load a document and ask about it:",
-        Form::Short | Form::Brief | Form::Line => {
-            "Type a question, or /load a document and ask about it. /help lists commands."
-        }
+    lines.extend(whole.then(Row::default));
+    let begin = match whole {
+        true => "Type a question, or load a document and ask about it:",
+        false => "Type a question, or /load a document and ask about it. /help lists commands.",
     };
     lines.extend(says(begin, Role::Text.into()));
-    if form == Form::Whole && !may_offer(app) {
+    if whole && !may_offer(app) {
         lines.push(Row::default());
     }
-    let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
+    let examples: &[&str] = if whole { &["load", "resume", "help"] } else { &[] };
     for name in examples {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
             lines.push(Row::from(vec![
@@ -111,17 +108,14 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
         }
     }
     if may_offer(app) {
-        let offered = |n: usize, question: &str| {
-            Row::from(vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)])
-        };
-        let offer = match form {
-            Form::Whole | Form::Short => "Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo",
-            Form::Brief | Form::Line => "Or try a sample: a number (or Tab), then Enter.",
+        let offer = match whole {
+            true => "Or ask about a sample: Tab, then Enter. Tour: sala-chat demo",
+            false => "Or ask about a sample: Tab, then Enter.",
         };
         lines.extend(says(offer, Role::Text.into()));
-        lines.extend(QUESTIONS.iter().enumerate().map(|(i, question)| offered(i + 1, question)));
+        lines.extend(QUESTIONS.iter().map(|question| Row::of(format!("  {question}"), Role::Text)));
     }
-    if app.is_demo() && airy {
+    if app.is_demo() && whole {
         let demo = [
             "DEMO: this is the small built-in model. It chats, reads documents and",
             "answers from them, but knows little. The 9B model needs an NVIDIA GPU:",
@@ -138,16 +132,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     lines
 }
 
-/// The sample question that a number offers.
-pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
-    question(c).filter(|_| app.open.composer.is_empty() && offers_drawn(app))
-}
-
-pub(super) fn question(number: char) -> Option<&'static str> {
-    let number = number.to_digit(10).and_then(|n| usize::try_from(n).ok())?;
-    QUESTIONS.get(number.checked_sub(1)?).copied()
-}
-
+/// The sample question that Tab takes.
 pub(super) fn next(app: &App) -> Option<&'static str> {
     let sample_only =
         app.open.view.tree.documents.iter().all(|d| d.name == NAME) && !app.open.view.tree.documents.is_empty();

@@ -82,17 +82,6 @@ fn typed(app: &mut App, c: char) {
     if c == '?' && app.open.composer.is_empty() {
         return open_list(app, help::all);
     }
-    if let Some(question) = super::greeting::numbered(app, c) {
-        app.open.composer.set(question);
-        app.offered = Some(c);
-        return;
-    }
-    // A second digit continues a number, so the first one was no choice.
-    if let Some(number) = app.offered.take()
-        && super::greeting::question(number) == Some(app.open.composer.text())
-    {
-        app.open.composer.set(number.encode_utf8(&mut [0; 4]));
-    }
     // A command typed after `/undo` must not extend the question that `/undo` recalled.
     let at_end = app.open.composer.cursor() == app.open.composer.text().len();
     if c == '/' && at_end && app.open.editing.is_none() && app.open.composer.is_recalled() {
@@ -174,10 +163,7 @@ fn perform(app: &mut App, action: Action) {
             open_list(app, |_| ListView::new(Kind::Prompts, "Earlier prompts", prompts));
         }
         Action::Complete => match super::greeting::next(app) {
-            Some(question) => {
-                app.open.composer.set(question);
-                app.offered = None;
-            }
+            Some(question) => app.open.composer.set(question),
             None => complete(app),
         },
         Action::PageUp => app.open.transcript.scroll_pages(-1),
@@ -211,7 +197,6 @@ fn perform(app: &mut App, action: Action) {
                 app.open.composer.set(&next.line);
                 app.open.editing = next.edits;
                 app.took_out = true;
-                super::mention::is_decided(app);
             }
             None => hint(app, "Nothing is queued", QUIT_MS),
         },
@@ -233,7 +218,7 @@ fn escape(app: &mut App) {
         app.open.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", QUIT_MS);
     }
-    if app.runs() {
+    if app.busy() {
         if app.can_be_stopped() {
             stop(app);
             app.arm(Armed::Swallow, ESC_MS);

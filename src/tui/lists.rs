@@ -12,6 +12,7 @@ use ratatui::layout::{Position, Rect};
 use super::App;
 use super::cells::{ellipsis, width};
 use super::event::FileRow;
+use super::map::MapRow;
 use super::paint::Painter;
 use super::palette::ThemeRow;
 use super::rows::{Role, Span};
@@ -26,6 +27,7 @@ pub enum Kind {
     Found,
     Timeline,
     Documents,
+    Map,
     Prompts,
     Themes,
     Answers,
@@ -35,23 +37,19 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The list's name in hints, and its keys.
-    fn words(self) -> (&'static str, &'static str) {
+    fn keys(self) -> &'static str {
         match self {
-            Kind::Sessions => ("the list of sessions", ""),
-            Kind::Found => ("search results", "Enter opens at the message   Esc closes"),
-            Kind::Timeline => ("the timeline", "Enter goes there   f forks there   Esc closes"),
-            Kind::Documents => ("the documents", "type to filter   Enter shows the text   Esc closes"),
-            Kind::Prompts => ("earlier prompts", "type to search   Ctrl-R next   Enter inserts   Esc closes"),
-            Kind::Themes => ("the list of themes", "Up/Down show   type to filter   Enter applies   Esc cancels"),
-            Kind::Answers => {
-                ("the answers of the library", "type to filter   Enter opens the answer in a session   Esc closes")
-            }
-            Kind::Settings => ("the settings", "type to filter   Enter changes   Esc closes"),
-            Kind::Help => ("help", "type to filter   Enter inserts the command   Esc closes"),
-            Kind::Files => {
-                ("the list of files", "type to filter   Enter opens or loads   Left folder above   Esc closes")
-            }
+            Kind::Sessions => "F2 rename   F3 pin   Del delete   / texts   ^S sort   ^F folder   Esc closes",
+            Kind::Found => "Enter opens at the message   Esc closes",
+            Kind::Timeline => "Enter goes there   f forks there   Esc closes",
+            Kind::Documents => "type to filter   Enter shows the text   Esc closes",
+            Kind::Map => "type to filter   Enter opens   Esc closes",
+            Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
+            Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
+            Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
+            Kind::Settings => "type to filter   Enter changes   Esc closes",
+            Kind::Help => "type to filter   Enter inserts the command   Esc closes",
+            Kind::Files => "type to filter   Enter opens or loads   Left folder above   Esc closes",
         }
     }
 
@@ -65,6 +63,7 @@ impl Kind {
             Kind::Documents => ["   name", "tokens     lines      size  state    "],
             Kind::Answers => ["   document", "lines looked at  likely "],
             Kind::Files => ["   name", "size "],
+            Kind::Map => ["   from token", "looked at "],
             Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Themes | Kind::Settings | Kind::Help => ["", ""],
         }
     }
@@ -76,6 +75,7 @@ pub enum Item {
     Hit(SearchRow),
     Turn(TimelineRow),
     Document(DocumentRow),
+    Place(MapRow),
     Prompt(String),
     Theme(ThemeRow),
     /// An answer of a fan-out, with its index in the runtime's table.
@@ -169,10 +169,6 @@ impl ListView {
         }
     }
 
-    pub(super) fn name(&self) -> &str {
-        if self.kind == Kind::Documents { &self.title } else { self.kind.words().0 }
-    }
-
     pub(super) fn shown(&self) -> impl ExactSizeIterator<Item = &Item> {
         self.shown.iter().map(|i| &self.items[*i])
     }
@@ -251,16 +247,16 @@ impl ListView {
         }
     }
 
-    pub(super) fn footer(&self, cells: usize) -> &'static str {
+    pub(super) fn footer(&self) -> &'static str {
         match (self.kind, self.selected()) {
             (Kind::Found | Kind::Documents, _) if self.items.is_empty() => "Esc closes",
             (Kind::Sessions, _) if self.searched().is_some() => {
                 "Enter searches   Ctrl-U back to the names   Esc closes"
             }
-            (Kind::Sessions, _) => self.picked.footer(cells),
+            (Kind::Sessions, _) if self.picked.rename.is_some() => "Enter renames   Esc keeps the name",
             (Kind::Answers, _) if self.open => "asking   Esc stops",
             (_, Some(Item::Help(HelpRow { line: None, .. }))) => "type to filter   Enter or Esc closes",
-            (kind, _) => kind.words().1,
+            (kind, _) => kind.keys(),
         }
     }
 
@@ -279,11 +275,11 @@ impl ListView {
     }
 
     pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
-        let below = rows::below(self, area);
+        let below = rows::below(app, self, area);
         let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
         let top = Rect { height: area.height.saturating_sub(height), ..area };
         self.draw_rows(app, painter, top);
-        let ruled = self.kind == Kind::Answers;
+        let ruled = matches!(self.kind, Kind::Answers | Kind::Map);
         if ruled && height > 0 {
             let rest = Rect { y: top.bottom(), height, ..area };
             painter.clear(rest);

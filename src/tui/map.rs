@@ -1,46 +1,25 @@
-//! The context as cells: the kind of text in each, and its share of the last answer's attention.
+//! The context as cells and as rows: the kind of text in each, and its share of the last answer's attention.
 
-use ratatui::layout::Rect;
-
-use super::cells::ellipsis;
 use super::entry::grouped;
 use super::looked::named;
-use super::paint::Painter;
 use super::rows::{Face, Role, Span};
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
 
 const LOOKED: f64 = 0.01;
-const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";
+pub(super) const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    pub from: u64,
-    pub to: u64,
-    pub stretch: Option<usize>,
-    pub share: f64,
-    pub passage: Option<usize>,
+    /// `S`, `D`, `T`, `.`, or the number of a passage.
+    letter: char,
+    share: f64,
 }
 
 impl Cell {
-    /// `S`, `D`, `T`, `.`, or the number of a passage.
-    pub fn letter(&self, map: &ContextMap) -> char {
-        let digit = self.passage.and_then(|p| u32::try_from(p + 1).ok()).and_then(|n| char::from_digit(n, 10));
-        let kind = self.stretch.and_then(|i| map.stretches.get(i)).map(|s| match s.place {
-            Place::System => 'S',
-            Place::Document => 'D',
-            Place::Turn => 'T',
-        });
-        digit.or(kind).unwrap_or('.')
-    }
-
-    fn is_looked_at(&self) -> bool {
-        self.share >= LOOKED
-    }
-
     fn face(&self) -> Face {
-        match (self.passage.is_some(), self.is_looked_at()) {
+        match (self.letter.is_ascii_digit(), self.share >= LOOKED) {
             (true, _) => Face::from(Role::Key).bold(),
             (false, true) => Face::from(Role::Text).bold(),
             (false, false) => Role::Dim.into(),
@@ -48,38 +27,49 @@ impl Cell {
     }
 }
 
-pub(super) fn spans(map: &ContextMap, cells: &[Cell]) -> Vec<Span> {
+pub(super) fn spans(cells: &[Cell]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for cell in cells {
-        let (letter, face) = (cell.letter(map), cell.face());
-        match spans.last_mut().filter(|s| s.face == face) {
-            Some(span) => span.text.push(letter),
-            None => spans.push(Span::new(letter.to_string(), face)),
+        match spans.last_mut().filter(|s| s.face == cell.face()) {
+            Some(span) => span.text.push(cell.letter),
+            None => spans.push(Span::new(cell.letter.to_string(), cell.face())),
         }
     }
     spans
 }
 
+fn block_tokens(map: &ContextMap) -> u64 {
+    u64::from(map.block_tokens.max(64))
+}
+
+/// Tokens of each numbered passage.
+fn passages(map: &ContextMap) -> Vec<std::ops::Range<u64>> {
+    let block = block_tokens(map);
+    let shown = Sources { passages: map.passages.clone(), ..Sources::default() };
+    named(&shown).map(|p| u64::from(p.first_block) * block..(u64::from(p.last_block) + 1) * block).collect()
+}
+
 /// Cuts `tokens` tokens of the context into at most `most` cells, none smaller than a block.
 pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
-    let block = u64::from(map.block_tokens.max(64));
+    let block = block_tokens(map);
     let per_cell = tokens.div_ceil(most.max(1) as u64).max(block).next_multiple_of(block);
-    let shown = Sources { passages: map.passages.clone(), ..Sources::default() };
-    let numbered = named(&shown).count();
-    let mut cells: Vec<Cell> = (0..tokens.div_ceil(per_cell))
-        .map(|n| {
-            let (from, to) = (n * per_cell, ((n + 1) * per_cell).min(tokens));
-            let overlap = |s: &Stretch| s.to.min(to).saturating_sub(s.from.max(from));
-            let most = map.stretches.iter().enumerate().max_by_key(|(_, s)| overlap(s));
-            let stretch = most.filter(|(_, s)| overlap(s) > 0).map(|(i, _)| i);
-            let holds = |p: usize| {
-                let passage = &map.passages[p];
-                let last = (u64::from(passage.last_block) + 1) * block;
-                u64::from(passage.first_block) * block < to && last > from
-            };
-            Cell { from, to, stretch, share: 0.0, passage: (0..numbered).find(|p| holds(*p)) }
-        })
-        .collect();
+    let passages = passages(map);
+    let letter = |n: u64| {
+        let (from, to) = (n * per_cell, ((n + 1) * per_cell).min(tokens));
+        let passage = passages.iter().position(|p| p.start < to && p.end > from);
+        if let Some(digit) = passage.and_then(|p| char::from_digit(p as u32 + 1, 10)) {
+            return digit;
+        }
+        let overlap = |s: &&Stretch| s.to.min(to).saturating_sub(s.from.max(from));
+        match map.stretches.iter().max_by_key(overlap).filter(|s| overlap(s) > 0).map(|s| s.place) {
+            Some(Place::System) => 'S',
+            Some(Place::Document) => 'D',
+            Some(Place::Turn) => 'T',
+            None => '.',
+        }
+    };
+    let count = tokens.div_ceil(per_cell);
+    let mut cells: Vec<Cell> = (0..count).map(|n| Cell { letter: letter(n), share: 0.0 }).collect();
     for (b, share) in &map.looked {
         let at = usize::try_from(u64::from(*b) * block / per_cell).unwrap_or(usize::MAX);
         if let Some(cell) = cells.get_mut(at) {
@@ -89,111 +79,57 @@ pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
     cells
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct MapView {
-    pub map: ContextMap,
-    pub cells: Vec<Cell>,
-    size: (usize, usize),
-    pub at: usize,
+/// A stretch of the context, or a passage in it.
+#[derive(Clone, Debug)]
+pub struct MapRow {
+    pub from: u64,
+    to: u64,
+    pub what: String,
+    /// `31%`; empty if hardly anything was looked at.
+    pub looked: String,
+    /// Number of the message.
+    pub number: u64,
+    pub opens: Option<Request>,
 }
 
-impl MapView {
-    pub fn new(map: ContextMap) -> MapView {
-        MapView { map, ..MapView::default() }
-    }
-
-    /// The cursor stays at its tokens; initially it is at the first passage.
-    pub fn set_size(&mut self, row: usize, rows: usize) {
-        let first = self.cells.is_empty();
-        let size = (row.max(8), rows.max(1));
-        if !first && self.size == size {
-            return;
-        }
-        self.size = size;
-        let token = self.cells.get(self.at).map_or(0, |c| c.from);
-        self.cells = cells(&self.map, self.map.used, size.0 * size.1);
-        let most = || self.cells.iter().position(|c| c.passage == Some(0)).unwrap_or(0);
-        self.at = if first { most() } else { self.cells.iter().rposition(|c| c.from <= token).unwrap_or(0) };
-    }
-
-    pub fn scroll(&mut self, by: isize) {
-        self.step(by.saturating_mul(isize::try_from(self.size.0).unwrap_or(1)));
-    }
-
-    pub fn step(&mut self, by: isize) {
-        self.at = self.at.saturating_add_signed(by).min(self.cells.len().saturating_sub(1));
-    }
-
-    pub fn stretch(&self) -> Option<&Stretch> {
-        self.cells.get(self.at)?.stretch.and_then(|i| self.map.stretches.get(i))
-    }
-
-    pub fn about(&self) -> String {
-        let Some(cell) = self.cells.get(self.at) else { return "Nothing is in the context yet.".into() };
-        let what = self.stretch().map_or_else(String::new, |s| format!("  #{} {}", s.number, sanitize_line(&s.name)));
-        let looked = match cell.passage.and_then(|p| Some((p, self.map.passages.get(p)?))) {
-            Some((p, passage)) => format!("  [{}] {} ({})", p + 1, sanitize_line(&passage.place()), passage.percent()),
-            None if cell.is_looked_at() => format!("  looked at {:.0}%", cell.share * 100.0),
-            None => String::new(),
+pub fn rows(map: &ContextMap) -> Vec<MapRow> {
+    let block = block_tokens(map);
+    let mut rows = Vec::new();
+    for s in &map.stretches {
+        let inside = |b: u32| (s.from..s.to).contains(&(u64::from(b) * block));
+        let share: f64 = map.looked.iter().filter(|(b, _)| inside(*b)).map(|(_, share)| f64::from(*share) / 1e4).sum();
+        let (kind, opens) = match s.place {
+            Place::System => ("system", None),
+            Place::Document => ("document", Some(Request::Open(s.name.clone()))),
+            Place::Turn => ("turn", None),
         };
-        format!("tokens {}-{}{what}{looked}", grouped(cell.from), grouped(cell.to.saturating_sub(1)))
-    }
-
-    pub fn opens(&self) -> Option<Request> {
-        let (cell, stretch) = (self.cells.get(self.at)?, self.stretch()?);
-        match (cell.passage, stretch.place) {
-            (Some(p), _) => Some(Request::Look { at: self.map.answer, passage: u64::try_from(p + 1).ok() }),
-            (None, Place::Document) => {
-                let (into, all) = (cell.from.saturating_sub(stretch.from), (stretch.to - stretch.from).max(1));
-                let line = (stretch.lines.saturating_mul(into) / all).max(1);
-                Some(Request::Open(format!("{}:{line}", stretch.name)))
+        let looked = if share >= LOOKED { format!("{:.0}%", share * 100.0) } else { String::new() };
+        let what = format!("{kind} #{} {}", s.number, sanitize_line(&s.name));
+        rows.push(MapRow { from: s.from, to: s.to, what, looked, number: s.number, opens });
+        for (n, (passage, at)) in (1..).zip(map.passages.iter().zip(passages(map))) {
+            if (s.from..s.to).contains(&at.start.midpoint(at.end)) {
+                let what = format!("  [{n}] {}", sanitize_line(&passage.place()));
+                let opens = Some(Request::Look { at: map.answer, passage: Some(n) });
+                rows.push(MapRow {
+                    from: at.start,
+                    to: at.end,
+                    what,
+                    looked: passage.percent(),
+                    number: s.number,
+                    opens,
+                });
             }
-            (None, Place::System | Place::Turn) => None,
         }
     }
-
-    pub(super) fn draw(&self, painter: &mut Painter<'_>, area: Rect) {
-        painter.text(area, 0, " Context", Face::from(Role::Heading).bold());
-        painter.right(area, 0, 1, LEGEND, Role::Dim);
-        let rows = self.cells.chunks(self.size.0);
-        for (y, row) in (2..area.height.saturating_sub(2)).zip(rows) {
-            painter.spans(area, y, 2, &spans(&self.map, row));
-        }
-        let (x, y) = (self.at % self.size.0, self.at / self.size.0);
-        if let (Ok(x), Ok(y)) = (u16::try_from(x + 2), u16::try_from(y + 2))
-            && !self.cells.is_empty()
-        {
-            painter.mark_cells(area, y, x, 1, Role::Selected);
-        }
-        let about = ellipsis(&self.about(), usize::from(area.width).saturating_sub(3));
-        painter.text(area, area.height.saturating_sub(2), &format!("  {about}"), Role::Text);
-    }
+    rows
 }
 
 pub fn sentences(map: &ContextMap) -> Vec<String> {
-    let block = u64::from(map.block_tokens.max(64));
-    let line = |s: &Stretch| {
-        let share: f64 = map
-            .looked
-            .iter()
-            .filter(|(b, _)| (s.from..s.to).contains(&(u64::from(*b) * block)))
-            .map(|(_, share)| f64::from(*share) / 1e4)
-            .sum();
-        let kind = match s.place {
-            Place::System => "system",
-            Place::Document => "document",
-            Place::Turn => "turn",
-        };
-        let looked = if share >= LOOKED { format!(", looked at {:.0}%", share * 100.0) } else { String::new() };
-        let name = sanitize_line(&s.name);
-        format!(
-            "tokens {} to {}: {kind} #{} {name}{looked}",
-            grouped(s.from),
-            grouped(s.to.saturating_sub(1)),
-            s.number
-        )
+    let line = |r: MapRow| {
+        let looked = if r.looked.is_empty() { r.looked } else { format!(", looked at {}", r.looked) };
+        format!("tokens {} to {}: {}{looked}", grouped(r.from), grouped(r.to.saturating_sub(1)), r.what.trim_start())
     };
-    let mut lines: Vec<String> = map.stretches.iter().map(line).collect();
+    let mut lines: Vec<String> = rows(map).into_iter().map(line).collect();
     if lines.is_empty() {
         lines.push("Nothing is in the context yet.".into());
     }
@@ -226,39 +162,35 @@ mod tests {
         }
     }
 
+    fn letters(cells: &[Cell]) -> String {
+        cells.iter().map(|c| c.letter).collect()
+    }
+
     #[test]
     fn cells_have_a_kind_a_share_and_a_passage() {
         let map = map();
         let all = cells(&map, map.used, 1_000);
         // Never smaller than a block.
-        assert_eq!((all.len(), all[0].to), (100, 64));
-        let letters: String = all.iter().map(|c| c.letter(&map)).collect();
-        assert!(letters.starts_with("SSDD") && letters.ends_with("TTTTTT"), "{letters}");
-        assert_eq!(&letters[39..43], "D11D");
-        assert!(all[40].is_looked_at() && all[98].is_looked_at() && !all[50].is_looked_at());
-        let few = cells(&map, map.limit, 40);
-        let letters: String = few.iter().map(|c| c.letter(&map)).collect();
-        assert!(few.len() <= 40 && letters.starts_with("D1") && letters.ends_with("...."), "{letters}");
+        assert_eq!(all.len(), 100);
+        let shown = letters(&all);
+        assert!(shown.starts_with("SSDD") && shown.ends_with("TTTTTT"), "{shown}");
+        assert_eq!(&shown[39..43], "D11D");
+        let looked = |at: usize| all[at].share >= LOOKED;
+        assert!(looked(40) && looked(98) && !looked(50));
+        let few = letters(&cells(&map, map.limit, 40));
+        assert!(few.len() <= 40 && few.starts_with("D1") && few.ends_with("...."), "{few}");
         assert_eq!(cells(&ContextMap::default(), 0, 40), []);
     }
 
     #[test]
-    fn the_cursor_opens_what_is_under_it_and_stays_at_its_place() {
-        let mut view = MapView::new(map());
-        view.set_size(20, 5);
-        assert_eq!(view.at, 40);
-        assert_eq!(view.opens(), Some(Request::Look { at: Some(4), passage: Some(1) }));
-        assert!(view.about().contains("#2 war.txt") && view.about().contains("[1]"), "{}", view.about());
-        view.step(-20);
-        assert_eq!(view.opens(), Some(Request::Open("war.txt:118".into())));
-        view.set_size(10, 2);
-        assert!(view.cells[view.at].from <= 1_280 && view.cells[view.at].to > 1_280);
-        view.step(1_000);
-        assert_eq!((view.at, view.opens()), (view.cells.len() - 1, None));
-        assert!(sentences(&view.map)[1].contains("document #2 war.txt, looked at 63%"), "{:?}", sentences(&view.map));
-        let mut empty = MapView::new(ContextMap::default());
-        empty.set_size(20, 5);
-        empty.step(3);
-        assert_eq!((empty.opens(), empty.about()), (None, "Nothing is in the context yet.".into()));
+    fn a_row_opens_what_it_names() {
+        let rows = rows(&map());
+        let opened: Vec<_> = rows.iter().map(|r| r.opens.clone()).collect();
+        let look = Request::Look { at: Some(4), passage: Some(1) };
+        assert_eq!(opened, [None, Some(Request::Open("war.txt".into())), Some(look), None]);
+        let lines = sentences(&map());
+        assert!(lines[1].contains("document #2 war.txt, looked at 63%"), "{lines:?}");
+        assert!(lines[2].starts_with("tokens 2,560 to 2,687: [1] "), "{lines:?}");
+        assert_eq!(sentences(&ContextMap::default()), ["Nothing is in the context yet."]);
     }
 }

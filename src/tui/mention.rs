@@ -14,6 +14,7 @@ use super::acts::{LONG_HINT_MS, hint, remember, send};
 use super::keys::Action;
 use super::{App, Effect, Queued};
 use crate::config::commands;
+use crate::core::files::below_home;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{LoadOptions, Request};
@@ -134,13 +135,10 @@ pub fn meant(text: &str, found: &[String], read: &[&str], library: &[&str]) -> M
 
 pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path>) -> Request {
     let options = LoadOptions { library, ..LoadOptions::default() };
-    Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
-}
-
-pub fn below_home(path: String, home: Option<&Path>) -> String {
-    let below = path.strip_prefix("~/").zip(home);
-    let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
-    below.unwrap_or(path)
+    Request::Load {
+        paths: paths.iter().map(|path| below_home(path, home).to_string_lossy().into_owned()).collect(),
+        options,
+    }
 }
 
 /// The paths of a pasted text that contains nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped
@@ -207,20 +205,10 @@ pub(super) fn load(app: &mut App, paths: Vec<String>, library: Vec<String>) {
 pub(super) fn not_read(app: &mut App) {
     if std::mem::take(&mut app.open.reading) && !app.open.queue.lines.is_empty() {
         app.open.queue.held = true;
-        let text = not_sent(app);
+        let keys = &app.config.keys;
+        let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
+        let text = keys.offer(&asks, Action::Unqueue, "edits it");
         hint(app, text, LONG_HINT_MS);
-    }
-}
-
-fn not_sent(app: &App) -> String {
-    let keys = &app.config.keys;
-    let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
-    keys.offer(&asks, Action::Unqueue, "edits it")
-}
-
-pub(super) fn is_decided(app: &mut App) {
-    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_sent(app)) {
-        app.hint = None;
     }
 }
 

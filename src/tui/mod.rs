@@ -119,11 +119,8 @@ pub struct App {
     pub panel: Option<bool>,
     pub phase: Phase,
     pub unseen: bool,
-    pub speeds: VecDeque<f64>,
     pub tour: Option<Tour>,
     pub toured: bool,
-    /// The digit that chose an offered question; a second digit means the number instead.
-    offered: Option<char>,
     library: Vec<LibraryName>,
     sessions: Vec<SessionRow>,
     /// Until this time.
@@ -168,15 +165,11 @@ impl App {
     }
 
     pub fn busy(&self) -> bool {
-        self.waiting || !self.activity.rests()
-    }
-
-    pub(crate) fn runs(&self) -> bool {
-        self.busy() || self.activity.is_background()
+        self.waiting || self.activity != Activity::Idle
     }
 
     pub(crate) fn can_be_stopped(&self) -> bool {
-        self.runs() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
+        self.busy() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
     /// Whether this session works or waits for a decision.

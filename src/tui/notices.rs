@@ -4,7 +4,7 @@ use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse, s
 use super::entry::grouped;
 use super::keys::Action;
 use super::lists::{self, Item, Kind, ListView, sessions};
-use super::map::MapView;
+use super::map;
 use super::mention;
 use super::overlay::{self, Overlay, arrive};
 use super::page::{About, Page};
@@ -15,8 +15,6 @@ use super::{App, Asker, Effect, Phase, Question, Redraw, drafts, perform};
 use crate::core::sanitize::{in_markdown, sanitize_line};
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{Activity, GotoTarget, Level, Notice, Request, SaveState, SessionView};
-
-const SPEEDS: usize = 42;
 
 pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
     let mut redraw = match &notice {
@@ -92,7 +90,13 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             let about = About::Answer { number, passages: rows.len(), sentence: (0, 0) };
             arrive(app, Overlay::Page(Page::new(title, text, about)));
         }
-        Notice::Map(map) => arrive(app, Overlay::Map(MapView::new(map))),
+        Notice::Map(context) => {
+            let rows = map::rows(&context);
+            let first = rows.iter().position(|row| matches!(row.opens, Some(Request::Look { .. }))).unwrap_or(0);
+            let mut view = ListView::new(Kind::Map, "Context", rows.into_iter().map(Item::Place));
+            view.select(first);
+            arrive(app, Overlay::List(view));
+        }
         Notice::FanOut(fan_out) => {
             app.waiting = false;
             let nothing_open = app.overlay.is_none();
@@ -184,7 +188,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             app.effects.push(Effect::Exit { exit, farewell: Some(error) });
         }
     }
-    if app.attempt.is_some() && app.served >= app.sent && app.activity.rests() {
+    if app.attempt.is_some() && app.served >= app.sent && app.activity == Activity::Idle {
         refused(app);
         redraw = Redraw::Now;
     }
@@ -235,16 +239,12 @@ fn session(app: &mut App, mut view: SessionView) {
 }
 
 fn activity(app: &mut App, activity: Activity) -> Redraw {
-    let (was_busy, was_background) = (app.busy(), app.activity.is_background());
+    let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());
     match &activity {
         Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
             speed = writing_speed(app, *tokens_per_s);
-            if app.speeds.len() == SPEEDS {
-                app.speeds.pop_front();
-            }
-            app.speeds.push_back(*tokens_per_s);
         }
         Activity::Reading(r) if r.total > 0 => {
             before = format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total));
@@ -256,21 +256,18 @@ fn activity(app: &mut App, activity: Activity) -> Redraw {
     if let Activity::Thinking { ms, tokens, .. } = activity {
         app.open.transcript.set_thought(ms, tokens);
     }
-    let (rests, background) = (activity.rests(), activity.is_background());
+    let idle = activity == Activity::Idle;
     // Notices sent before the stop must not undo it.
-    if !stopping || rests {
+    if !stopping || idle {
         app.activity = activity;
     }
     if app.activity.is_loading() {
         app.open.forget_places();
     }
-    if rests {
+    if idle {
         app.open.transcript.close_open();
-        if was_busy || was_background && !background {
+        if was_busy {
             became_idle(app);
-        }
-        if background {
-            app.open.since.get_or_insert(app.now);
         }
         Redraw::Now
     } else {

@@ -113,6 +113,7 @@ impl Session {
                 self.transcript.add(message);
             }
             Notice::Delta { message, thinking, text } => {
+                self.transcript.grew();
                 if let Some(entry) = self.answer(message) {
                     entry.delta(thinking, &text);
                 }

@@ -8,7 +8,6 @@ use super::acts::{LONG_HINT_MS, hint};
 use super::cells::width;
 use super::keys::{Code, Key, TAKE_UP};
 use super::lists::{Kind, ListView};
-use super::map::MapView;
 use super::options::Glyphs;
 use super::page::{About, Page};
 use super::paint::Painter;
@@ -18,7 +17,6 @@ use ratatui::layout::Rect;
 #[derive(Clone, Debug)]
 pub enum Overlay {
     Page(Page),
-    Map(MapView),
     List(ListView),
 }
 
@@ -26,17 +24,14 @@ impl Overlay {
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
         match self {
             Overlay::Page(page) => page.set_size(width, height, glyphs),
-            // Margins on both sides; heading, blank row, description and keys take five rows.
-            Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
             Overlay::List(_) => {}
         }
     }
 
-    pub fn name(&self) -> &str {
+    pub fn title(&self) -> &str {
         match self {
-            Overlay::Page(page) => page.name(),
-            Overlay::Map(_) => "the map",
-            Overlay::List(view) => view.name(),
+            Overlay::Page(page) => &page.title,
+            Overlay::List(view) => &view.title,
         }
     }
 
@@ -45,7 +40,6 @@ impl Overlay {
         match self {
             Overlay::Page(page) => page.is_written(),
             Overlay::List(view) => view.kind == Kind::Answers,
-            Overlay::Map(_) => false,
         }
     }
 
@@ -53,7 +47,6 @@ impl Overlay {
         match self {
             Overlay::Page(page) => page.scroll(by),
             Overlay::List(view) => view.step(by),
-            Overlay::Map(view) => view.scroll(by),
         }
     }
 
@@ -77,14 +70,11 @@ impl Overlay {
 
     /// Letters that are keys of the open page or list.
     pub(super) fn shortcut(&self, key: Key, vim: bool) -> Code {
-        let own = matches!(self, Overlay::List(view) if view.kind == Kind::Timeline) && key.code == Code::Char('g');
-        let free = self.query().is_none_or(str::is_empty) && !own;
+        let free = self.query().is_none_or(str::is_empty);
         let key = if vim && free { key.as_arrow() } else { key };
         match (self, key.code) {
-            (Overlay::Page(_) | Overlay::Map(_), Code::Char('q')) => Code::Esc,
+            (Overlay::Page(_), Code::Char('q')) => Code::Esc,
             (Overlay::Page(_), Code::Char(' ')) => Code::PageDown,
-            (Overlay::Map(_), Code::Char('h')) => Code::Left,
-            (Overlay::Map(_), Code::Char('l')) => Code::Right,
             (open, Code::Char('j' | 'k')) if open.query().is_none() => key.as_arrow().code,
             (_, code) => code,
         }
@@ -98,13 +88,9 @@ impl Overlay {
                 page.draw(painter, area);
                 page.footer()
             }
-            Overlay::Map(view) => {
-                view.draw(painter, area);
-                "arrows move   Enter opens   Esc closes".to_owned()
-            }
             Overlay::List(view) => {
                 view.draw(app, painter, area);
-                view.footer(cells).to_owned()
+                view.footer().to_owned()
             }
         };
         // The parts that fit whole; the last one, which closes, stays longest.
@@ -139,7 +125,7 @@ pub(super) fn arrive(app: &mut App, page: Overlay) {
 
 fn set_aside(app: &mut App, page: Overlay) {
     // The keys take the place of the hint afterwards, among them the one that opens the page.
-    hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.name()), LONG_HINT_MS);
+    hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.title()), LONG_HINT_MS);
     (app.set_aside, app.sent_since_set_aside) = (Some(page), false);
 }
 

@@ -41,14 +41,6 @@ impl Page {
         Page { title: title.into(), text: text.into(), about, ..Page::default() }
     }
 
-    pub(super) fn name(&self) -> &str {
-        match self.about {
-            About::Aside { done: false } => "the aside, which is being written",
-            About::Aside { done: true } => "the aside",
-            About::Text | About::Answer { .. } => &self.title,
-        }
-    }
-
     pub(super) fn is_written(&self) -> bool {
         self.about == About::Aside { done: false }
     }

@@ -51,9 +51,6 @@ impl<'b> Painter<'b> {
     pub fn corners(&self) -> [&'static str; 6] {
         self.pick(["┌", "┐", "└", "┘", "├", "┤"], ["+"; 6])
     }
-    pub fn sparks(&self) -> &'static [&'static str] {
-        self.pick(&["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"], &["_", ".", "-", "=", "^"])
-    }
 
     /// Writes spans into row `line` of `area`, from column `x` on. Returns the column after them.
     pub fn spans(&mut self, area: Rect, line: u16, x: u16, spans: &[Span]) -> u16 {

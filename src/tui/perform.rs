@@ -14,22 +14,7 @@ use crate::core::transcript::{MessageId, Role};
 use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
 
 pub(super) fn submit(app: &mut App) {
-    (app.offered, app.wrote) = (None, false);
-    // A command on its own line after a recalled question runs; the question stays in the input.
-    if app.open.editing.is_none()
-        && let Some((question, line)) = app.open.composer.recalled_and_line()
-        && commands::is_command(&line)
-        && let Ok(parsed) = commands::parse(&line, app.config.home.as_deref())
-    {
-        // Before the command runs: /quit keeps what the input holds.
-        app.open.composer.set(&question);
-        app.history.push(&line);
-        app.open.transcript.follow();
-        return match waits(app, &parsed.outcome) {
-            true => app.open.queue.lines.push_back(Queued { line, edits: None }),
-            false => run(app, parsed.outcome),
-        };
-    }
+    app.wrote = false;
     let line = app.open.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
     // A stop holds queued lines; only a question or a waiting command releases them.

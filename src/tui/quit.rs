@@ -45,7 +45,7 @@ pub(super) fn is_unsaved(app: &App) -> bool {
 }
 
 fn lost_by_quitting(app: &App) -> Option<String> {
-    let here = app.runs() && !matches!(app.activity, Activity::Starting { .. });
+    let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.open.at_work().map(|name| format!("\"{name}\"")).collect();
     let others = others.join(", ");
     let place = match (here, others.as_str()) {

@@ -110,12 +110,7 @@ impl Several {
                 (Progress::Thinking, _) if message.is_some_and(|m| m.thinking.is_empty()) => "waiting",
                 (Progress::Thinking, _) => "thinking",
                 (Progress::Answering, _) => "writing",
-                (Progress::Done, Some(Finish::Stop)) => "",
-                (Progress::Done, Some(Finish::Length)) => "length limit",
-                (Progress::Done, Some(Finish::Context)) => "context full",
-                (Progress::Done, Some(Finish::Repeats)) => "repeats itself",
-                (Progress::Done, Some(Finish::Stopped)) => "stopped",
-                (Progress::Done, Some(Finish::Failed) | None) => "failed",
+                (Progress::Done, finish) => finish.unwrap_or(Finish::Failed).cut_off().unwrap_or_default(),
             };
             let end = a.body().len().saturating_sub(room);
             let top = if a.progress == Progress::Done { self.top.min(end) } else { end };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use super::App;
 use super::acts::note;
-use crate::runtime::protocol::{Level, Notice};
+use crate::runtime::protocol::{Activity, Level, Notice};
 use crate::text::sample;
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Tour {
 
     pub fn notified(&mut self, notice: &Notice) {
         let more_follows = match notice {
-            Notice::Activity(activity) => !activity.rests(),
+            Notice::Activity(activity) => *activity != Activity::Idle,
             Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) | Notice::Session(_) | Notice::Display(_) => {
                 true
             }

@@ -8,7 +8,7 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Anchor, Entry, Item, Look, Part, Progress, note_rows};
+use super::entry::{Anchor, Entry, Item, Look, Progress, note_rows};
 use super::markdown::Colours;
 use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
@@ -30,8 +30,8 @@ pub enum Scroll {
 pub struct Transcript {
     pub(super) entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry at the time when the view stopped following, and its end.
-    frozen: (usize, (Part, usize)),
+    /// Text has arrived since the view stopped following.
+    news: bool,
     selected: Option<usize>,
     look: Look,
     height: usize,
@@ -80,9 +80,6 @@ impl Transcript {
             Scroll::At { entry, anchor } if grew => self.id_at(entry).map(|id| (id, anchor)),
             Scroll::At { .. } | Scroll::Follow => None,
         };
-        // The last entry then, and its distance in notes from its message.
-        let frozen = self.id_at(self.frozen.0);
-        let notes = self.entries.iter().take(self.frozen.0 + 1).rev().take_while(|e| e.as_message().is_none()).count();
         let selected = self.selected.filter(|_| grew).and_then(|i| self.id_at(i));
         let mut kept: HashMap<MessageId, (Entry, Vec<Entry>)> = HashMap::new();
         let mut recent = Vec::new();
@@ -112,19 +109,16 @@ impl Transcript {
                     self.entries.push(entry);
                     self.entries.append(&mut notes);
                 }
-                None => self.entries.push(Entry::message(message, number, Progress::Done)),
+                None => {
+                    self.entries.push(Entry::message(message, number, Progress::Done));
+                    self.news = true;
+                }
             }
         }
         self.entries.append(&mut recent);
         self.selected = selected.and_then(|id| self.place_of(id));
         let standing = standing.and_then(|(id, anchor)| Some(Scroll::At { entry: self.place_of(id)?, anchor }));
         self.scroll = standing.unwrap_or(Scroll::Follow);
-        let message = frozen.and_then(|id| self.place_of(id)).unwrap_or(0);
-        let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
-        self.frozen.0 = message + there;
-        if there < notes {
-            self.frozen.1 = self.end_of(self.frozen.0);
-        }
     }
 
     /// Leaves the screen; returns the notes that answer `request`.
@@ -156,10 +150,12 @@ impl Transcript {
             (false, _) => Progress::Done,
         };
         let number = self.messages().count() as u64 + 1;
+        self.news = true;
         self.entries.push(Entry::message(message, number, progress));
     }
 
     pub fn note(&mut self, level: Level, text: &str, request: u64) {
+        self.news = true;
         self.entries.push(Entry::note(level, text, request));
     }
 
@@ -174,6 +170,11 @@ impl Transcript {
 
     fn place_of(&self, id: MessageId) -> Option<usize> {
         self.entries.iter().rposition(|e| e.is(id))
+    }
+
+    /// Text was added to an entry.
+    pub(super) fn grew(&mut self) {
+        self.news = true;
     }
 
     pub(super) fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
@@ -205,19 +206,6 @@ impl Transcript {
 
     fn in_progress(&mut self) -> Option<&mut Entry> {
         self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
-    }
-
-    pub fn remark_selected(&mut self, text: &str) -> bool {
-        self.clear_remark();
-        let Some(entry) = self.selected.and_then(|i| self.entries.get_mut(i)) else { return false };
-        entry.remark(Some(text.to_string()));
-        true
-    }
-
-    pub fn clear_remark(&mut self) {
-        for entry in &mut self.entries {
-            entry.remark(None);
-        }
     }
 
     pub fn open_selected(&mut self) {

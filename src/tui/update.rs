@@ -90,9 +90,6 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     if app.phase == Phase::Running {
         keep_quit_question_true(app);
         perform::pump_queue(app);
-        if !app.open.queue.held {
-            mention::is_decided(app);
-        }
         super::tour::offer(app);
         drafts::look(app);
     }
@@ -168,11 +165,11 @@ fn tick(app: &mut App) -> Redraw {
     if end_hint(app, app.now) { Redraw::Now } else { Redraw::No }
 }
 
-/// Shown in the hint line and on the selected message, and in full if the transcript follows.
+/// Shown in the hint line, and in full if the transcript follows.
 fn copied(app: &mut App, what: &str) {
     let short = what.split("; ").next().unwrap_or(what);
     hint(app, short, HINT_MS);
-    if !app.open.transcript.remark_selected(short) && app.open.transcript.scroll() == Scroll::Follow {
+    if app.open.transcript.selected().is_none() && app.open.transcript.scroll() == Scroll::Follow {
         note(app, Level::Info, what);
     }
 }

@@ -47,21 +47,6 @@ fn empty_demo_session_shows_how_to_get_the_model() {
 }
 
 #[test]
-fn the_panel_shows_speeds_over_time_and_the_sampling() {
-    let mut s = open(160, 50);
-    for speed in [20.0, 60.0, 90.0, 96.4, 80.0, 40.0] {
-        s.notify(Notice::Activity(Activity::Answering { tokens_per_s: speed }));
-    }
-    s.notify(Notice::Activity(Activity::Idle));
-    let mut meters = s.app.meters.clone();
-    meters.spec.per_position = vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 6), (6, 1), (1, 0)];
-    let set = [("temperature", "0.3"), ("top_p", "0.9"), ("seed", "7"), ("think", "auto"), ("max_tokens", "4096")];
-    meters.settings = set.map(|(name, value)| (name, value.to_owned())).to_vec();
-    s.notify(Notice::Meters(meters));
-    picture("panel_sampling_160x50", &mut s);
-}
-
-#[test]
 fn the_panel_names_a_server_without_what_it_computes_in() {
     let server = ModelInfo { name: "mock".into(), device: "http://127.0.0.1:9/v1".into(), ..ModelInfo::default() };
     let screen = Stage::new(160, 50).ready(server).screen();

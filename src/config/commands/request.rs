@@ -1,9 +1,7 @@
 //! The requests to the runtime, one row each: the enum, the behaviour while the model is busy, the runtime's dispatch.
 
 use super::words::{BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
-use crate::config::settings::ThinkMode;
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::SpecMode;
 
 /// Whether a request can be served while the model reads or answers: it looks, or changes what the next answer uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +82,8 @@ macro_rules! requests {
             Title(text: String), Runs => title;
             Pin(name: Option<String>), Waits => pin;
             Delete(name: Option<String>), Waits => delete.await;
-            Search(text: String), Runs => search;
-            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Runs => export;
+            Search(text: String), Waits => search.await;
+            Export { path: String, format: Option<ExportFormat>, tree: bool, with_state: bool, force: bool }, Waits => export.await;
             Import(path: String), Waits => import.await;
             Save, Runs => save_report;
             Timeline, Runs => timeline;
@@ -126,8 +124,6 @@ macro_rules! requests {
             System(text: Option<String>), Waits => system_text.await;
             /// `/system edit`: ask for the system text in order to change it.
             SystemEdit, Waits => system_edit;
-            Think(mode: ThinkMode), Runs => think;
-            Spec(mode: Option<SpecMode>), Runs => spec;
         }
     };
 }

@@ -4,7 +4,6 @@ use super::answers::Settings;
 use super::preset::{Display, Preset};
 use super::row::Owner;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
-use super::value::Field;
 use super::{Config, Value};
 use crate::core::sanitize::shell_word;
 use crate::engine::protocol::Sampling;
@@ -16,23 +15,12 @@ pub struct Kept {
     pub settings: Settings,
     /// What could not be read: name and value, for each setting. One without a name is all of them.
     pub wrong: Vec<(String, String)>,
-    /// The text that something could not be read of, now or at an earlier time.
-    pub unread: Option<String>,
 }
 
-/// Where a session's settings keep a text of which something could not be read.
-const UNREAD: &str = "unread";
-
 impl Settings {
-    /// As a session keeps them, with the text of which something could not be read. What counts for this run only is left out.
-    pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
-        let own = self.own();
-        let Some(unread) = unread else { return serde_json::to_string(&own) };
-        let mut json = serde_json::to_value(own)?;
-        if let Some(fields) = json.as_object_mut() {
-            fields.insert(UNREAD.into(), unread.into());
-        }
-        serde_json::to_string(&json)
+    /// As a session keeps them. What counts for this run only is left out.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&self.own())
     }
 
     pub fn own(&self) -> Settings {
@@ -49,9 +37,8 @@ impl Settings {
     pub fn from_json(text: &str, base: &Settings) -> Kept {
         let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(text) else {
             let wrong = vec![(String::new(), text.to_owned())];
-            return Kept { settings: base.clone(), wrong, unread: Some(text.to_owned()) };
+            return Kept { settings: base.clone(), wrong };
         };
-        let earlier = fields.remove(UNREAD).and_then(|text| text.as_str().map(str::to_owned));
         let mut wrong = Vec::new();
         let based = serde_json::to_value(base).unwrap_or_default();
         let is_read = |key: &str, value: &serde_json::Value| {
@@ -80,8 +67,7 @@ impl Settings {
                 settings.put(row, &usual);
             }
         }
-        let unread = if wrong.is_empty() { earlier } else { Some(text.to_owned()) };
-        Kept { settings, wrong, unread }
+        Kept { settings, wrong }
     }
 
     pub fn of(config: &Config) -> Settings {
@@ -129,11 +115,6 @@ impl Settings {
         }
         let name = row.session.map_or(row.name, |way| way.name);
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
-    }
-
-    pub fn set_to(&mut self, key: &str, value: &impl Field) -> Result<String, String> {
-        let row = session_row(key).ok_or_else(|| no_setting(key, ""))?;
-        self.set(key, &row.kind.show(&value.to_value()))
     }
 
     /// Takes one setting from others, with what counts there for this run only.
@@ -271,15 +252,15 @@ mod tests {
         }
         assert_eq!((s.max_tokens, s.sampling.temperature, s.get("think").as_str()), (12, 0.0, "off"));
         let own = Settings { max_tokens: 77, ..Settings::default() };
-        let kept = |s: &Settings| Settings::from_json(&s.to_json(None).unwrap(), &Settings::default()).settings;
+        let kept = |s: &Settings| Settings::from_json(&s.to_json().unwrap(), &Settings::default()).settings;
         assert_eq!(kept(&s), own);
         // As given, but meant for the session.
         s.set("max_tokens", "12").unwrap();
         assert_eq!(kept(&s), Settings { max_tokens: 12, ..own.clone() });
         assert!(s.set_for_run("colour", "red").is_err());
         // There and back again.
-        s.set_to("think", &ThinkMode::On).unwrap();
-        s.set_to("think", &ThinkMode::Off).unwrap();
+        s.set("think", "on").unwrap();
+        s.set("think", "off").unwrap();
         assert_eq!(kept(&s), Settings { max_tokens: 12, think: ThinkMode::Off, ..own });
     }
 
@@ -322,13 +303,13 @@ mod tests {
         let s = &kept.settings;
         assert_eq!((s.sampling.temperature, s.sampling.top_k, s.max_tokens, s.thinking_budget), (0.7, 3, 77, 9));
         // It stays, and is not complained of again.
-        let again = Settings::from_json(&s.to_json(kept.unread.as_deref()).unwrap(), &base);
-        assert_eq!((again.settings, again.wrong, again.unread.as_deref()), (s.clone(), Vec::new(), Some(text)));
+        let again = Settings::from_json(&s.to_json().unwrap(), &base);
+        assert_eq!((again.settings, again.wrong), (s.clone(), Vec::new()));
 
         let out = Settings::from_json(r#"{"sampling":{"temperature":99}}"#, &base);
         assert_eq!((out.wrong, out.settings.sampling.temperature), (vec![("temperature".into(), "99".into())], 0.7));
         let none = Settings::from_json("{not JSON", &base);
-        assert_eq!((none.settings, none.wrong.len(), none.unread.as_deref()), (base.clone(), 1, Some("{not JSON")));
+        assert_eq!((none.settings, none.wrong.len()), (base.clone(), 1));
     }
 
     #[test]
@@ -339,8 +320,8 @@ mod tests {
             for (key, value) in [("seed", "7"), ("spec", "5"), ("think", "on"), ("max_tokens", "1")] {
                 s.set(key, value).unwrap();
             }
-            let kept = Settings::from_json(&s.to_json(None).unwrap(), &Settings::default());
-            assert_eq!(kept, Kept { settings: s, wrong: Vec::new(), unread: None });
+            let kept = Settings::from_json(&s.to_json().unwrap(), &Settings::default());
+            assert_eq!(kept, Kept { settings: s, wrong: Vec::new() });
         }
     }
 

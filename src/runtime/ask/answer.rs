@@ -240,7 +240,7 @@ impl State {
     }
 
     pub fn warn_of_full_context(&mut self) {
-        let (used, limit) = (self.shown_position(), self.engine.info.context_limit);
+        let (used, limit) = (self.here.meters.context_used, self.engine.info.context_limit);
         let Some(share) = used.saturating_mul(100).checked_div(limit) else { return };
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
         if level > self.here.warned {

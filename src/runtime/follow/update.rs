@@ -158,7 +158,7 @@ impl Verb {
             self.add_message(message)?;
         }
         // Each answer begins with the state after the updates.
-        self.sync_to_the_end(false).await?;
+        self.sync().await?;
         let mut at = 0;
         while let Some(question) = self.followed()?.watches.get(at).map(|watch| watch.question.clone()) {
             let answer = self.answer_aside(&question, Shown::Greedily).await?;

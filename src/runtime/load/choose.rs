@@ -4,7 +4,6 @@ use super::super::verb::Answer;
 use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
 use crate::core::counted;
-use crate::core::sanitize::command_word;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{FileProgress, FileState, LoadPlan, PlanFile};
 use crate::text::TextError;
@@ -110,54 +109,19 @@ impl State {
         LoadPlan { files, free, reserve: self.reserve(), tokens_per_s: self.reading_speed }
     }
 
-    /// The error for a load that does not fit. One-shot runs show options of the command line.
-    fn too_long(&self, Offer { plan, need, cost }: &Offer, messages: &[Message]) -> RuntimeError {
-        let (what, verb, is) = match plan.files.as_slice() {
-            [one] => (one.name.clone(), "needs", "is"),
-            many => (counted(many.len() as u64, "file"), "need", "are"),
+    fn load_too_long(&self, Offer { plan, need, cost }: &Offer, messages: &[Message]) -> RuntimeError {
+        let what = match plan.files.as_slice() {
+            [one] => one.name.clone(),
+            many => format!("A load of {} files", many.len()),
         };
-        let (limit, reserve) = (self.engine.info.context_limit, grouped(plan.reserve));
-        let left = plan.free.saturating_sub(plan.reserve);
-        let needed = match cost {
-            // The count ended at the limit.
-            None if *need > limit => format!("more than {}", grouped(need - 1)),
-            _ => grouped(*need),
+        let file = match messages {
+            [m] => m.meta.document.as_ref().and_then(|d| d.path.as_deref()),
+            _ => None,
         };
-        let fits_alone = need + plan.reserve <= limit;
-        let room = match fits_alone {
-            true => {
-                format!("; {} are left of {} ({reserve} are reserved for the answer)", grouped(left), grouped(limit))
-            }
-            false => format!(
-                " and {is} larger than the whole context ({}, of which {reserve} are reserved for the answer)",
-                grouped(limit)
-            ),
-        };
-        let anew = fits_alone
-            && match self.attendance {
-                Attendance::Present => !self.here.tree.is_empty(),
-                Attendance::Absent => self.here.has_answers(),
-            };
-        // `between` separates commands from the text around them.
-        let (part, new, between) = match self.attendance {
-            Attendance::Present => {
-                let head = if left >= 1000 { left / 1000 * 1000 } else { left };
-                let file = match messages {
-                    [m] => m.meta.document.as_ref().and_then(|d| d.path.as_deref()),
-                    _ => None,
-                };
-                let file = file.map_or_else(|| "PATH".to_owned(), command_word);
-                (Some(format!("/load {file} --head {head}")).filter(|_| left > 0), "/new then /load", " ; ")
-            }
-            Attendance::Absent => (None, "a new session, without -r and -c", "; "),
-        };
-        let larger = "a larger --ctx or another model, where memory allows".to_owned();
-        let options = [part, anew.then(|| new.to_owned()), Some(larger), Some("split it".to_owned())];
-        let options: Vec<String> = options.into_iter().flatten().collect();
-        RuntimeError::TooLong(format!(
-            "{what} {verb} {needed} tokens{room}. Nothing was loaded. Options: {}.",
-            options.join(between)
-        ))
+        let limit = self.engine.info.context_limit;
+        // Without a plan, the count ended at the limit.
+        let known = cost.is_some() || *need <= limit;
+        self.too_long(&what, known.then_some(*need), limit.saturating_sub(plan.free), file.or(Some("PATH")))
     }
 }
 
@@ -168,7 +132,7 @@ impl Verb {
         let (files, free, reserve) = (offer.plan.files.len(), offer.plan.free, offer.plan.reserve);
         let fits = offer.cost.filter(|(_, total)| self.fits(total + reserve));
         let Some((to_read, total)) = fits else {
-            let too_long = self.too_long(&offer, messages);
+            let too_long = self.load_too_long(&offer, messages);
             if files == 1 || self.attendance == Attendance::Absent {
                 return Err(too_long);
             }

@@ -119,6 +119,6 @@ impl Verb {
         self.show_session();
         // Reads the few words up to the end: after a restart, state is found by a document that ends in it. A stop must
         // not start a longer reading.
-        self.sync_to_the_end(true).await
+        self.sync_a_few().await
     }
 }

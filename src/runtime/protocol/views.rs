@@ -242,27 +242,14 @@ pub enum Activity {
         tokens: u64,
     },
     Stopping,
-    /// No verb runs. A background task still works for a request; a stop ends it too.
-    Background {
-        /// For example `exporting notes.sala: 1 GiB of 3 GiB`.
-        what: String,
-    },
     /// Other work that takes over 200 ms.
     Busy {
+        /// For example `exporting notes.sala: 1 GiB of 3 GiB`.
         what: String,
     },
 }
 
 impl Activity {
-    /// Whether no verb runs, so that the next request starts at once.
-    pub fn rests(&self) -> bool {
-        *self == Activity::Idle || self.is_background()
-    }
-
-    pub fn is_background(&self) -> bool {
-        matches!(self, Activity::Background { .. })
-    }
-
     /// Whether documents are being read: Esc pauses instead of stopping, and the reading page is shown.
     pub fn is_loading(&self) -> bool {
         matches!(self, Activity::Reading(r) if !r.files.is_empty())

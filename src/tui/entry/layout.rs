@@ -63,20 +63,6 @@ impl Entry {
         self.content_len() + 1
     }
 
-    /// The place at which more text will arrive.
-    pub fn end(&self) -> (Part, usize) {
-        match self.as_message().filter(|_| self.progress != Progress::Done) {
-            None => (Part::Gap, 0),
-            Some(m) if m.text.is_empty() => (Part::Thoughts, m.thinking.len()),
-            Some(m) => (Part::Text, m.text.len()),
-        }
-    }
-
-    /// The first row of text added since `end`; the blank last row if there is none.
-    pub fn first_since(&self, end: (Part, usize)) -> usize {
-        (0..self.content_len()).find(|row| self.place(*row) >= end).unwrap_or(self.content_len())
-    }
-
     /// `None` for the blank last row.
     fn at(&self, i: usize) -> Option<(Part, &Row)> {
         let mut i = i;
@@ -161,11 +147,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         Role::Document => Tone::Document,
     };
     let mut right = vec![format!("#{}", entry.number)];
-    if let Some(remark) = &entry.remark {
-        right.push(remark.clone());
-    } else {
-        right.extend(head_words(entry, m, look));
-    }
+    right.extend(head_words(entry, m, look));
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
     let gap = look.cells.saturating_sub(1 + width(name) + width(&right)).max(1);
     let mut rows = vec![Row::from(vec![

@@ -39,7 +39,6 @@ pub(super) fn key(app: &mut App, key: Key) {
     }
     match (code, overlay) {
         (Code::Esc, _) => close(app),
-        (Code::Left | Code::Right, Overlay::Map(view)) => view.step(if code == Code::Right { 1 } else { -1 }),
         (Code::Left, Overlay::List(view)) if view.kind == Kind::Files => {
             let above = files::parent(&view.folder);
             files::open(app, &above);
@@ -60,13 +59,7 @@ pub(super) fn key(app: &mut App, key: Key) {
         (Code::Backspace, overlay) => overlay.edit_query(|query| _ = key.edit(query)),
         (Code::Char('u'), overlay) if key.ctrl => overlay.edit_query(|query| _ = key.edit(query)),
         (Code::Char(c), Overlay::List(view)) if plain => match (c, view.selected()) {
-            // The first one opened the help; more of them are a message.
-            ('?', _) if view.kind == Kind::Help && view.is_unfiltered() && app.open.composer.is_empty() => {
-                app.overlay = None;
-                "??".chars().for_each(|c| write(app, c));
-            }
             _ if view.query().is_some() => view.edit_query(|query| query.push(c)),
-            ('g', Some(Item::Turn(_))) => enter(app),
             ('f', Some(Item::Turn(row))) => {
                 let fork = Request::ForkFrom(row.message);
                 if may_lead(app) {
@@ -80,7 +73,6 @@ pub(super) fn key(app: &mut App, key: Key) {
             Some(request) => send(app, request),
             None => write_below(app, c),
         },
-        (Code::Char(c), _) if plain => write_below(app, c),
         _ => {}
     }
 }
@@ -102,14 +94,6 @@ fn enter(app: &mut App) {
     app.wrote = false;
     let mut found = None;
     let request = match &app.overlay {
-        Some(Overlay::Map(view)) => {
-            let request = view.opens();
-            let number = view.stretch().map(|s| s.number).filter(|_| request.is_none());
-            if let Some(id) = number.and_then(|n| app.open.transcript.numbered(n)).map(|m| m.id) {
-                app.open.transcript.show(id);
-            }
-            request
-        }
         Some(Overlay::List(view)) => match (view.searched(), view.selected().cloned()) {
             (Some(""), _) | (None, None | Some(Item::Heading(_))) => return,
             (Some(words), _) => Some(Request::Search(words.to_owned())),
@@ -128,6 +112,13 @@ fn enter(app: &mut App) {
             }
             (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
             (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
+            (_, Some(Item::Place(row))) => {
+                let message = app.open.transcript.numbered(row.number).map(|m| m.id);
+                if let Some(id) = message.filter(|_| row.opens.is_none()) {
+                    app.open.transcript.show(id);
+                }
+                row.opens
+            }
             (_, Some(Item::Theme(row))) => return themes::take(app, row),
             (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,

@@ -7,10 +7,10 @@ use super::super::entry::{clock, date, grouped};
 use super::super::palette::{ROLES, ThemeRow};
 use super::super::rows::{Face, Role, Row, Span};
 use super::super::wrap::wrap_text;
-use super::super::{App, fan_out};
+use super::super::{App, fan_out, map};
 use super::{HelpRow, Item, Kind, ListView, SettingRow};
 use crate::core::bytes;
-use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
+use crate::runtime::protocol::{ContextMap, DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 
 pub(super) const ALL_COLUMNS: u16 = 76;
 /// Least width of a list of sessions with dates.
@@ -29,6 +29,7 @@ pub(super) fn text(item: &Item) -> String {
         Item::Hit(r) => r.snippet.clone(),
         Item::Turn(r) => r.title.clone(),
         Item::Document(r) => r.name.clone(),
+        Item::Place(r) => r.what.clone(),
         Item::Prompt(text) => text.clone(),
         Item::Theme(r) => r.name.clone(),
         Item::Answer(_, r) => format!("{} {}", r.document, r.text),
@@ -45,6 +46,10 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
         Item::Hit(r) => found(r, cells),
         Item::Turn(r) => timeline(app, r, cells),
         Item::Document(r) => document(r, view.title == LIBRARY, cells),
+        Item::Place(r) => {
+            let left = vec![Span::new(format!("{:>10}  ", grouped(r.from)), Role::Dim)];
+            filled(cells, left, &r.what, Role::Text, vec![Span::new(format!("{:>5}", r.looked), Role::Key)])
+        }
         Item::Prompt(text) => Row::of(fit(&text.replace('\n', " "), cells), Role::Text),
         Item::Theme(r) => theme(r, cells),
         Item::Answer(_, r) => answered(r, cells),
@@ -64,7 +69,7 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
     }
 }
 
-pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
+pub(super) fn below(app: &App, view: &ListView, area: Rect) -> Vec<Row> {
     let cells = usize::from(area.width).saturating_sub(4);
     let about = |text: String| {
         let mut rows = wrap_text(&text, Role::Dim, cells);
@@ -73,6 +78,7 @@ pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
     };
     match (view.kind, view.selected()) {
         (Kind::Themes, _) => below_themes(view, area),
+        (Kind::Map, _) => picture(&app.open.view.tree.map, area),
         (_, Some(Item::Session(r))) if area.width < WITH_TITLES && area.height >= 8 => {
             vec![Row::of(ellipsis(&r.title, cells), Role::Dim)]
         }
@@ -186,6 +192,15 @@ fn below_themes(view: &ListView, area: Rect) -> Vec<Row> {
         }
         _ => sample(area),
     }
+}
+
+/// The context as cells.
+fn picture(map: &ContextMap, area: Rect) -> Vec<Row> {
+    let rows = if area.height < 16 { 0 } else { usize::from(area.height / 3) };
+    let cells = usize::from(area.width).saturating_sub(4).max(8);
+    let all = map::cells(map, map.used, cells * rows.saturating_sub(1));
+    let picture = all.chunks(cells).map(|row| Row::from(map::spans(row)));
+    picture.chain([Row::of(ellipsis(map::LEGEND, cells), Role::Dim)]).take(rows).collect()
 }
 
 fn theme(row: &ThemeRow, cells: usize) -> Row {

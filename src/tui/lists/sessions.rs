@@ -9,13 +9,6 @@ use super::super::{App, Question};
 use super::{Item, Kind, ListView};
 use crate::runtime::protocol::{Level, Request, SessionRow};
 
-/// Keys of the list, in the longest form that fits.
-const KEYS: [&str; 3] = [
-    "F2 rename  F3 pin  Del delete  Ctrl-S sort  Ctrl-F folder  / texts  Esc closes",
-    "F2 name F3 pin Del delete ^S sort ^F folder / texts Esc",
-    "F2 name F3 pin Del ^S ^F Esc",
-];
-
 /// The first one is the runtime's: pinned sessions first, then by date.
 const ORDERS: [&str; 3] = ["by date", "by name", "by tokens"];
 
@@ -29,15 +22,6 @@ pub(super) struct Picked {
     pub(super) rename: Option<(String, String)>,
     /// The list is requested again after this request; the session to select then.
     pub(super) changing: Option<(u64, String)>,
-}
-
-impl Picked {
-    pub(super) fn footer(&self, cells: usize) -> &'static str {
-        match self.rename {
-            Some(_) => "Enter renames   Esc keeps the name",
-            None => KEYS.into_iter().find(|keys| keys.len() < cells).unwrap_or(KEYS[2]),
-        }
-    }
 }
 
 fn view(picked: Picked, sessions: &[SessionRow]) -> ListView {

@@ -1,24 +1,29 @@
 //! Theme files: TOML with `base` and a table `colours` of roles.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use toml_edit::{Document, Item};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
 
-use super::{Palette, ROLES, look, place};
+use super::{Palette, ROLES, look};
 use crate::config::settings::Theme as ThemeName;
 use crate::text::near::nearest;
 
-/// `background` had a use in earlier versions.
-const KEYS: [&str; 3] = ["base", "background", "colours"];
-
-struct Fault {
-    at: usize,
-    what: String,
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    base: Option<Spanned<String>>,
+    /// It had a use in earlier versions.
+    #[serde(rename = "background")]
+    _background: Option<IgnoredAny>,
+    #[serde(default)]
+    colours: BTreeMap<String, Spanned<String>>,
 }
 
-fn fault(span: Option<Range<usize>>, what: impl Into<String>) -> Fault {
-    Fault { at: span.map_or(0, |s| s.start), what: what.into() }
-}
+/// Where a file is wrong, and why.
+type Fault = (Option<Range<usize>>, String);
 
 impl Palette {
     /// Reads a theme file. Roles without an entry look as in the base, which is `dark` by default.
@@ -26,62 +31,40 @@ impl Palette {
     /// # Errors
     /// The first error: one line with the file and its line.
     pub fn read(name: &str, path: &str, text: &str) -> Result<Palette, String> {
-        read(name, text).map_err(|Fault { at, what }| {
+        read(name, text).map_err(|(span, what)| {
+            let at = span.map_or(0, |span| span.start);
             let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
-            format!("{path}, line {line}: {what}")
+            format!("{path}, line {line}: {}", what.lines().collect::<Vec<_>>().join(", "))
         })
     }
 }
 
 fn read(name: &str, text: &str) -> Result<Palette, Fault> {
-    let document =
-        Document::parse(text).map_err(|e| fault(e.span(), e.message().lines().collect::<Vec<_>>().join(", ")))?;
-    let table = document.as_table();
-    for (key, item) in table.iter() {
-        if !KEYS.contains(&key) {
-            let near = nearest(key, KEYS).map_or_else(|| KEYS.join(", "), |n| format!("did you mean {n}?"));
-            let span = table.key(key).and_then(toml_edit::Key::span).or(item.span());
-            return Err(fault(span, format!("unknown key {key}: {near}")));
-        }
-    }
-    let base = match table.get("base") {
+    let file: File = toml::from_str(text).map_err(|e| (e.span(), e.message().to_owned()))?;
+    let base = match &file.base {
         None => ThemeName::Dark,
-        Some(item) => item
-            .as_str()
-            .and_then(ThemeName::from_word)
-            .filter(|t| *t != ThemeName::Auto)
-            .ok_or_else(|| fault(item.span(), "base must be dark, light or plain"))?,
+        Some(word) => ThemeName::from_word(word.get_ref())
+            .filter(|theme| *theme != ThemeName::Auto)
+            .ok_or_else(|| (Some(word.span()), "base must be dark, light or plain".to_owned()))?,
     };
     let mut palette = Palette { name: name.to_owned(), ..Palette::built_in(base, false) };
-    if let Some(item) = table.get("colours") {
-        let colours = item.as_table_like().ok_or_else(|| fault(item.span(), "colours must be a table: [colours]"))?;
-        for (role, value) in colours.iter() {
-            role_look(&mut palette, role, value)?;
+    for (role, words) in &file.colours {
+        let fault = |what: String| (Some(words.span()), what);
+        let names = ROLES.iter().map(|row| row.name);
+        let Some(place) = names.clone().position(|name| name == role) else {
+            let near = nearest(role, names.clone()).map_or_else(
+                || format!("there are {}", names.collect::<Vec<_>>().join(", ")),
+                |near| format!("did you mean {near}?"),
+            );
+            return Err(fault(format!("unknown role {role}: {near}")));
+        };
+        let look = look(words.get_ref()).map_err(|why| fault(format!("{role}: {why}")))?;
+        if look.fg.is_some() && look.fg == look.bg {
+            return Err(fault(format!("{role}: text and background have the same colour")));
         }
+        palette.looks[place] = look;
     }
     Ok(palette)
-}
-
-fn role_look(palette: &mut Palette, role: &str, value: &Item) -> Result<(), Fault> {
-    let here = |what: String| fault(value.span(), what);
-    let Some(row) = ROLES.iter().find(|r| r.name == role) else {
-        let names = ROLES.iter().map(|r| r.name);
-        let near = nearest(role, names.clone()).map_or_else(
-            || format!("there are {}", names.collect::<Vec<_>>().join(", ")),
-            |n| format!("did you mean {n}?"),
-        );
-        return Err(here(format!("unknown role {role}: {near}")));
-    };
-    let words =
-        value.as_str().ok_or_else(|| here(format!("{role} must be text in quotes, for example \"green bold\"")))?;
-    let look = look(words).map_err(|why| here(format!("{role}: {why}")))?;
-    if look.fg.is_some() && look.fg == look.bg {
-        return Err(here(format!("{role}: text and background have the same colour")));
-    }
-    if let Some(place) = place(row.role).and_then(|i| palette.looks.get_mut(i)) {
-        *place = look;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -110,12 +93,12 @@ mod tests {
     fn an_error_names_its_line() {
         for (text, line, why) in [
             ("\nbase = \"auto\"", 2, "base must be dark, light or plain"),
-            ("[colors]\nyou = \"red\"", 1, "unknown key colors: did you mean colours?"),
+            ("[colors]\nyou = \"red\"", 1, "unknown field `colors`, expected one of `base`"),
             ("[colours]\n\nyuo = \"red\"", 3, "unknown role yuo: did you mean you?"),
             ("[colours]\nyou = \"rred\"", 2, "you: rred is not a colour"),
-            ("[colours]\nyou = 3", 2, "you must be text in quotes"),
+            ("[colours]\nyou = 3", 2, "expected a string"),
             ("[colours]\nyou = \"red on red\"", 2, "the same colour"),
-            ("colours = 3", 1, "colours must be a table"),
+            ("colours = 3", 1, "expected a map"),
             ("a = = 2", 1, ""),
         ] {
             let error = Palette::read("t", "t.toml", text).unwrap_err();

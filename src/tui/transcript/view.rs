@@ -1,7 +1,7 @@
 //! Position of the view of the transcript, its movement, the visible rows, and search.
 
 use super::{Scroll, Transcript};
-use crate::tui::entry::{Entry, Look, Part};
+use crate::tui::entry::{Look, Part};
 
 impl Transcript {
     pub fn set_look(&mut self, look: Look, height: usize) {
@@ -19,10 +19,6 @@ impl Transcript {
             e.ensure(look, colours);
             e.height()
         })
-    }
-
-    pub(super) fn end_of(&self, entry: usize) -> (Part, usize) {
-        self.entries.get(entry).map(Entry::end).unwrap_or_default()
     }
 
     pub(super) fn end_top(&mut self) -> (usize, usize) {
@@ -50,10 +46,7 @@ impl Transcript {
     }
 
     pub(super) fn stand_at(&mut self, (entry, row): (usize, usize)) {
-        if self.scroll == Scroll::Follow {
-            let last = self.entries.len().saturating_sub(1);
-            self.frozen = (last, self.end_of(last));
-        }
+        self.news &= self.scroll != Scroll::Follow;
         self.rows_of(entry);
         if let Some(e) = self.entries.get(entry) {
             self.scroll = Scroll::At { entry, anchor: e.anchor_of(row) };
@@ -107,19 +100,12 @@ impl Transcript {
         self.scroll = Scroll::Follow;
     }
 
-    /// Rows below the window that arrived since the view stopped following; `None` while following.
-    pub fn new_rows(&self) -> Option<usize> {
-        match self.scroll {
-            Scroll::Follow => None,
-            Scroll::At { .. } => {
-                let (entry, then) = self.frozen;
-                let came = (entry, self.entries.get(entry).map_or(0, |e| e.first_since(then)));
-                let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
-                let (entry, row) = came.max(below);
-                let rows: usize = self.entries.iter().skip(entry).map(Entry::height).sum();
-                Some(rows.saturating_sub(row + 1))
-            }
-        }
+    /// Whether text below the window has arrived since the view stopped following; `None` while following.
+    pub fn news_below(&self) -> Option<bool> {
+        let last =
+            |(entry, row): &(usize, usize)| entry + 1 == self.entries.len() && self.entries[*entry].height() <= row + 2;
+        let shows_end = self.window.last().is_none_or(last);
+        (self.scroll != Scroll::Follow).then_some(self.news && !shows_end)
     }
 
     pub fn page(&self) -> isize {
@@ -146,12 +132,6 @@ impl Transcript {
             let rows = row..self.rows_of(entry);
             self.window.extend(rows.take(self.height - self.window.len()).map(|row| (entry, row)));
             (entry, row) = (entry + 1, 0);
-        }
-        // New rows are counted, so they must be laid out.
-        if self.scroll != Scroll::Follow {
-            for i in self.frozen.0..self.entries.len() {
-                self.rows_of(i);
-            }
         }
     }
 }

@@ -205,7 +205,7 @@ fn activity(app: &App) -> (String, Role) {
             format!("restoring {} tokens{percent}", grouped(*tokens))
         }
         Activity::Stopping => "stopping".into(),
-        Activity::Busy { what } | Activity::Background { what } => what.clone(),
+        Activity::Busy { what } => what.clone(),
     };
     (text, Role::Heading)
 }
@@ -280,14 +280,13 @@ fn keys(app: &App) -> Vec<(String, &str)> {
         keys.push((key(Action::Send), "queue"));
         keys.extend(app.answers_elsewhere().then(|| fixed(("/aside", "answers at once"))));
     } else {
-        keys.extend(app.activity.is_background().then(|| (key(Action::Escape), "stop")));
         keys.extend([(key(Action::Send), "send"), (key(Action::Newline), "newline")]);
     }
     if app.size.0 >= PANEL_FROM {
         keys.extend([(key(Action::Panel), "panel"), (key(Action::HistorySearch), "history")]);
     }
     keys.extend([fixed(("/", "commands")), (key(Action::Help), "help")]);
-    keys.extend(app.set_aside.as_ref().map(|page| (TAKE_UP.to_string(), page.name())));
+    keys.extend(app.set_aside.as_ref().map(|page| (TAKE_UP.to_string(), page.title())));
     keys
 }
 

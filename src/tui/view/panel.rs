@@ -3,7 +3,6 @@
 use ratatui::layout::Rect;
 
 use crate::core::{about, bytes, counted, percent};
-use crate::runtime::protocol::Meters;
 use crate::tui::App;
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
@@ -76,39 +75,11 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     if map.used > 0 && lines.room() > 30 {
         let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
         for row in all.chunks(cells) {
-            lines.spans(spans(map, row));
+            lines.spans(spans(row));
         }
     }
     let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
-}
-
-const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
-
-fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
-    if m.settings.is_empty() || lines.room() < 3 {
-        return;
-    }
-    lines.title("sampling");
-    let cells = lines.cells();
-    let mut row = String::new();
-    let shown = SAMPLING.iter().filter_map(|name| m.settings.iter().find(|(other, _)| other == name));
-    for (name, value) in shown {
-        let item = format!("{} {value}", name.replace('_', " "));
-        if !row.is_empty() && width(&row) + 3 + width(&item) > cells {
-            lines.line(&std::mem::take(&mut row), Role::Text);
-        }
-        row = if row.is_empty() { item } else { format!("{row}   {item}") };
-    }
-    lines.line(&row, Role::Text);
-}
-
-fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
-    let speeds: Vec<f64> = app.speeds.iter().copied().skip(app.speeds.len().saturating_sub(cells)).collect();
-    let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    let steps = columns.len().saturating_sub(1) as f64;
-    let column = |speed: f64| columns.get((speed / most * steps).round() as usize).copied().unwrap_or(" ");
-    speeds.into_iter().map(column).collect()
 }
 
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -130,11 +101,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
-    // Engine and sampling need up to fifteen rows and have priority.
+    // The engine needs up to ten rows and has priority.
     let rows = &app.open.view.tree.timeline;
-    if !rows.is_empty() && lines.room() > 19 {
+    if !rows.is_empty() && lines.room() > 14 {
         lines.title("timeline");
-        let room = (lines.room() - 18).clamp(1, 12);
+        let room = (lines.room() - 13).clamp(1, 16);
         let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
@@ -165,29 +136,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if !speeds.is_empty() {
         lines.line(&speeds.join("   "), Role::Text);
     }
-    if app.speeds.len() > 1 {
-        let line = sparkline(app, lines.painter.sparks(), lines.cells());
-        lines.line(&line, Role::Key);
-    }
     if m.ttft_ms > 0.0 {
         lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
     }
     if let Some(a) = acceptance(app) {
         lines.line(&format!("speculation  {a}"), Role::Text);
-        let mut steps = "  step".to_owned();
-        for (i, (tried, ok)) in (1..).zip(&m.spec.per_position) {
-            let step = format!("{} {i} {}%", if i == 1 { "" } else { " " }, percent(*ok, (*tried).max(1)));
-            if steps.len() + step.len() > lines.cells() {
-                break;
-            }
-            steps.push_str(&step);
-        }
-        if !m.spec.per_position.is_empty() {
-            lines.line(&steps, Role::Dim);
-        }
-        let s = &m.spec;
-        let rounds = format!("  eagle {}  n-gram {}  plain {}", s.eagle_rounds, s.ngram_rounds, s.plain_rounds);
-        lines.line(&rounds, Role::Dim);
     }
     let memory = &m.model.memory;
     if memory.used > 0 {
@@ -202,7 +155,6 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if m.state_bytes > 0 {
         lines.line(&format!("disk   {} of state, all sessions", bytes(m.state_bytes)), Role::Dim);
     }
-    sampling(m, &mut lines);
     while lines.room() > 0 {
         lines.line("", Role::Text);
     }

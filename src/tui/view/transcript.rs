@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::core::{counted, percent};
+use crate::core::percent;
 use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
 use crate::tui::cells::{fit, width};
@@ -71,14 +71,14 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
 }
 
 pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let Some(new) = app.open.transcript.new_rows() else { return };
+    let Some(news) = app.open.transcript.news_below() else { return };
     let does = |what: &str| match app.open.composer.is_empty() {
         true => Some(format!("End {what}")),
         false => app.config.keys.does(Action::Follow, what),
     };
-    let words = match new {
-        0 => [None, does("goes to the end and follows")],
-        new => [Some(format!("{} below", counted(new as u64, "new line"))), does("follows")],
+    let words = match news {
+        false => [None, does("goes to the end and follows")],
+        true => [Some("new text below".to_owned()), does("follows")],
     };
     let text = format!(" {} ", words.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let dash = painter.dash().to_string();

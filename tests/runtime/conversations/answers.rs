@@ -386,7 +386,7 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let text = text_model(Some(include_str!("../../templates/released.jinja")));
     let script = always(text.clone(), "Yes.");
     let mut t = Chat::new(dir.path(), Setup { text, script, ..Setup::default() });
-    let note = t.note(Request::Think(sala_chat::config::settings::ThinkMode::Off));
+    let note = t.note(Request::Set(Some(("think".into(), "off".into()))));
     assert!(note.contains("cannot switch thinking") && note.contains("thinking.budget"), "{note}");
     let set = |key: &str, value: &str| Request::Set(Some((key.into(), value.into())));
     assert!(t.note(set("think", "on")).contains("cannot switch thinking"), "whichever way it is asked for");

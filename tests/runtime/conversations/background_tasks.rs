@@ -25,13 +25,6 @@ fn busy(t: &mut Chat, part: &str) {
     t.wait(part, |n| matches!(n, Notice::Activity(Activity::Busy { what }) if what.starts_with(part)).then_some(()));
 }
 
-/// Shown as what keeps nothing waiting.
-fn in_background(t: &mut Chat, part: &str) {
-    t.wait(part, |n| {
-        matches!(n, Notice::Activity(Activity::Background { what }) if what.starts_with(part)).then_some(())
-    });
-}
-
 fn stopping(t: &mut Chat) {
     t.wait("stopping", |n| matches!(n, Notice::Activity(Activity::Stopping)).then_some(()));
 }
@@ -86,7 +79,7 @@ fn the_end_waits_for_no_import() {
     assert_eq!(sessions(dir.path()), 0);
 }
 
-fn a_search_runs_during_an_answer_and_is_stopped_after_it() {
+fn a_search_waits_for_the_answer_and_can_be_stopped() {
     let (dir, disk) = (dir(), FaultDisk::new());
     let file = chat_file(dir.path());
     let (permit, gate) = crossbeam_channel::unbounded();
@@ -102,30 +95,14 @@ fn a_search_runs_during_an_answer_and_is_stopped_after_it() {
     page(&mut t);
     drop(permit);
     t.finished();
-    in_background(&mut t, "searching");
+    busy(&mut t, "searching");
     t.send(Request::Stop);
-    in_background(&mut t, "stopping: searching");
+    stopping(&mut t);
     drop(release);
     t.idle();
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Found { .. })));
     t.send(Request::Search("kerosene".into()));
     assert_eq!(found(&mut t), 1);
-}
-
-fn a_new_session_does_not_wait_for_a_search() {
-    let (dir, disk) = (dir(), FaultDisk::new());
-    let file = chat_file(dir.path());
-    support::store(&dir.path().join("data")).import(&file, &Watch::NONE).unwrap();
-    let mut t = Chat::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
-    t.sync();
-    let release = disk.hold("background");
-    t.send(Request::Search("kerosene".into()));
-    in_background(&mut t, "searching");
-    t.send(Request::New(Some("next".into())));
-    t.wait("another session", |n| matches!(n, Notice::Session(view) if view.name == "next").then_some(()));
-    drop(release);
-    assert_eq!(found(&mut t), 1);
-    t.idle();
 }
 
 fn an_export_ends_with_a_stop_and_leaves_no_file() {
@@ -137,9 +114,9 @@ fn an_export_ends_with_a_stop_and_leaves_no_file() {
     let path = dir.path().join("out.sala");
     let name = path.display().to_string();
     t.send(Request::Export { path: name, format: None, tree: false, with_state: true, force: false });
-    in_background(&mut t, "exporting out.sala");
+    busy(&mut t, "exporting out.sala");
     t.send(Request::Stop);
-    in_background(&mut t, "stopping: exporting out.sala");
+    stopping(&mut t);
     drop(release);
     t.idle();
     let left = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
@@ -150,7 +127,6 @@ fn an_export_ends_with_a_stop_and_leaves_no_file() {
 with_both_tokenizers!(
     an_import_is_shown_and_can_be_stopped_while_others_work,
     the_end_waits_for_no_import,
-    a_search_runs_during_an_answer_and_is_stopped_after_it,
-    a_new_session_does_not_wait_for_a_search,
+    a_search_waits_for_the_answer_and_can_be_stopped,
     an_export_ends_with_a_stop_and_leaves_no_file,
 );

@@ -220,17 +220,12 @@ fn branches_are_counted_at_the_head_or_at_the_nearest_fork() {
     let note = t.note(nearest(Sibling::Next));
     assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
     assert_eq!(t.view().tree.branch, (2, 2));
-    t.send(Request::Branch(BranchTarget::List));
-    let note = t.note_with("There are other branches at");
-    assert!(note.contains("at #1 (1 of 2), #2 (2 of 2). /branch next opens one"), "{note}");
     assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 here.");
     assert_eq!(t.note(nearest(Sibling::Number(0))), "There are branches 1 to 2 here.");
     let note = t.note(nearest(Sibling::Number(1)));
     assert!(note.starts_with("Branch 1/2, at #2: "), "{note}");
     // Gone back to before the first question, both go on from there.
     t.note(Request::Undo(1));
-    t.send(Request::Branch(BranchTarget::List));
-    t.note_with("2 branches continue from here. /branch 1 opens the first.");
     let note = t.note(nearest(Sibling::Number(2)));
     assert!(note.starts_with("Branch 2/2, at #2: "), "{note}");
     assert_eq!(t.view().messages[0].text, "Uno?");

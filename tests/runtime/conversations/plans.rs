@@ -14,8 +14,8 @@ fn a_new_session_is_offered_where_it_helps() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     t.load("small.txt");
     let note = t.load("half.txt");
-    assert!(note.starts_with("half.txt needs ") && note.contains(" are left of 1,000 (64 are reserved"), "{note}");
-    assert!(!note.contains("more than") && note.contains("/new then /load ; "), "{note}");
+    assert!(note.starts_with("half.txt needs ") && note.contains(" are left of 1,000 (64 are kept free"), "{note}");
+    assert!(!note.contains("more than") && note.contains(" ; /undo, /new, /compact ; "), "{note}");
     let note = t.load("big.txt");
     assert!(note.contains("larger than the whole context") && !note.contains("/new"), "{note}");
     t.quit();
@@ -27,8 +27,8 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let note = t.load("big.txt");
     let file = dir.path().join("big.txt").display().to_string();
-    let larger = " and is larger than the whole context (1,000, of which 64 are reserved for the answer)";
-    let rest = format!("{larger}. Nothing was loaded. Options: /load {file} --head 936 ; a larger --ctx");
+    let larger = " and is larger than the whole context (1,000, of which 64 are kept free for the answer)";
+    let rest = format!("{larger}. Nothing was read. Options: /load {file} --head 936 ; a larger --ctx");
     assert!(note.starts_with("big.txt needs more than 1,000 tokens") && note.contains(&rest), "{note}");
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
@@ -133,8 +133,8 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     assert_eq!((offer.free, offer.reserve), (1_000, 64));
     // Enter is no choice here: nothing is loaded, and the note names the alternatives.
     t.send(Request::Choose { question, key: '\n' });
-    let note = t.note_with("Nothing was loaded");
-    assert!(note.starts_with("3 files need "), "{note}");
+    let note = t.note_with("Nothing was read");
+    assert!(note.starts_with("A load of 3 files needs "), "{note}");
     t.send(load);
     let (question, ..) = plan(&mut t);
     let files = vec![1];

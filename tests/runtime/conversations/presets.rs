@@ -12,7 +12,7 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
     t.send(Request::System(Some("Be brief.".into())));
     t.send(Request::Set(Some(("temperature".into(), "0.25".into()))));
     t.send(Request::Set(Some(("max_tokens".into(), "99".into()))));
-    t.send(Request::Think(sala_chat::runtime::protocol::ThinkMode::Off));
+    t.send(Request::Set(Some(("think".into(), "off".into()))));
     t.sync();
     let save = |name: &str| PresetAction::Save { name: name.into(), display: vec![("thinking.show", "hide".into())] };
     t.send(Request::Preset(save("brief")));

@@ -1,9 +1,7 @@
 //! What a session keeps of its settings.
 
 use super::*;
-use sala_chat::engine::protocol::SpecMode;
 use sala_chat::runtime::Settings;
-use sala_chat::runtime::protocol::ThinkMode;
 
 fn shown(t: &mut Chat) -> String {
     t.send(Request::Set(None));
@@ -22,10 +20,9 @@ fn a_setting_equal_to_the_run_option_is_kept_in_the_session() {
     let mut t = Chat::new(dir.path(), Setup { settings, ..Setup::default() });
     t.ask("One?");
     let name = t.name();
-    for mode in [ThinkMode::Auto, ThinkMode::Off] {
-        t.send(Request::Think(mode));
+    for (key, value) in [("think", "auto"), ("think", "off"), ("spec", "off")] {
+        t.send(Request::Set(Some((key.into(), value.into()))));
     }
-    t.send(Request::Spec(Some(SpecMode::Off)));
     t.sync();
     t.quit();
     let mut t = Chat::new(dir.path(), resume(&name));

@@ -1,7 +1,6 @@
 //! After a stop: no work without a request.
 
 use super::*;
-use sala_chat::runtime::protocol::ThinkMode;
 
 /// The note when thoughts are dropped from the history.
 const LEFT_OUT: &str = "drops earlier thoughts";
@@ -54,10 +53,10 @@ fn dropped_thoughts_are_reported_when_there_were_some() {
         and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}";
     let text = text_model(Some(template));
     let thoughtful = "<think>\nlet me see\n</think>\n\nIt is four.";
-    for (answer, think, left_out) in [("It is four.", ThinkMode::Off, false), (thoughtful, ThinkMode::Auto, true)] {
+    for (answer, think, left_out) in [("It is four.", "off", false), (thoughtful, "auto", true)] {
         let (dir, script) = (dir(), always(text.clone(), answer));
         let mut t = Chat::new(dir.path(), Setup { text: text.clone(), script, ..Setup::default() });
-        t.send(Request::Think(think));
+        t.send(Request::Set(Some(("think".into(), think.into()))));
         assert_eq!(t.ask("What is it?").text, "It is four.");
         assert_eq!(t.given().len(), 2, "the past is read again: {answer}");
         assert_eq!(noted(&t, LEFT_OUT), left_out, "{answer}");

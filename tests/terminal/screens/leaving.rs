@@ -240,17 +240,17 @@ fn a_refused_question_returns_next_to_a_draft() {
 }
 
 #[test]
-fn no_news_is_counted_for_an_idle_background_session() {
+fn no_news_is_shown_for_an_idle_background_session() {
     let mut s = first(16);
     s.notify(Notice::Note(Level::Info, "A line of the program.".into())).press("pgup");
-    assert_eq!(s.app.open.transcript.new_rows(), Some(0));
+    assert_eq!(s.app.open.transcript.news_below(), Some(false));
     s.press("alt-2");
     arrives(&mut s, 2);
     s.press("alt-1");
     arrives(&mut s, 1);
-    assert_eq!(s.app.open.transcript.new_rows(), Some(0), "{}", s.screen());
+    assert_eq!(s.app.open.transcript.news_below(), Some(false), "{}", s.screen());
     s.notify(Notice::Added(message(30, Role::User, "Something new."))).event(Event::Frame);
-    assert!(s.app.open.transcript.new_rows() > Some(0));
+    assert!(s.app.open.transcript.news_below() == Some(true));
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn fork(name: Option<&str>) -> Request {
 #[test]
 fn no_key_switches_before_the_queue_is_sent() {
     let mut s = with_two_queued(16);
-    for keys in ["f", "up enter", "g"] {
+    for keys in ["f", "up enter"] {
         s.notify(Notice::Timeline(timeline())).press(keys);
         assert_eq!(s.sent(), [], "{keys}");
         assert!(matches!(s.app.overlay, Some(Overlay::List(ref list)) if list.kind == Kind::Timeline), "{keys}");

@@ -364,7 +364,7 @@ fn a_question_with_an_unread_file_waits() {
     assert_eq!(s.sent(), []);
     let expected = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
     assert!(s.screen().contains(expected), "{}", s.screen());
-    s.press("ctrl-x");
+    s.wait(1_100).press("ctrl-x");
     assert_eq!(s.app.open.composer.text(), "Sum up big.txt");
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
     // The note is absent for a question that was sent after all.
@@ -372,7 +372,7 @@ fn a_question_with_an_unread_file_waits() {
     s.notify(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
     s.notify(Notice::Activity(Activity::Idle)).sent();
     assert!(s.screen().contains(expected), "{}", s.screen());
-    s.press("enter");
+    s.wait(1_100).press("enter");
     assert_eq!(s.sent(), [Request::Ask("Sum up big.txt more.txt".into())]);
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
 }

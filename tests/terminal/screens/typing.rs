@@ -276,13 +276,3 @@ fn a_session_of_this_folder_is_continued_by_enter_and_left_alone_by_typing() {
         assert_eq!(s.sent(), [Request::New(None)]);
     }
 }
-
-#[test]
-fn a_command_below_a_recalled_question_leaves_the_question_in_the_input() {
-    for command in ["/help zzz", "/quit"] {
-        let mut s = open(80, 24);
-        s.notify(Notice::Input { text: "When or why?".into(), editing: None });
-        s.press("alt-enter").type_text(command).press("enter");
-        assert_eq!(s.app.open.composer.text(), "When or why?", "{command}");
-    }
-}

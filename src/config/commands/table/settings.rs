@@ -7,9 +7,8 @@ use super::super::{Command, Local, Outcome, Request};
 use super::{command, local, runtime};
 use crate::config::settings::preset::BUILT_IN;
 use crate::config::settings::row::Owner;
-use crate::config::settings::{Field, Kind, ThinkMode, no_setting, session, table as settings};
+use crate::config::settings::{Kind, no_setting, session, table as settings};
 use crate::core::sanitize::command_word;
-use crate::engine::protocol::SpecMode;
 
 pub(super) const ROWS: &[Command] = &[
     Command {
@@ -136,7 +135,7 @@ fn preset_words(before: &[&str]) -> Vec<&'static str> {
 
 fn think(a: &Args<'_>) -> Result<Outcome, String> {
     match a.at_most_one()?.as_deref() {
-        Some(word @ ("on" | "off" | "auto")) => runtime(Request::Think(ThinkMode::from_word(word).unwrap_or_default())),
+        Some(word @ ("on" | "off" | "auto")) => change("think", word),
         Some("show") => change("thoughts", "open"),
         Some(word @ ("fold" | "hide")) => change("thoughts", word),
         _ => Err("takes on, off, auto (the model) or show, fold, hide (the screen)".into()),
@@ -144,7 +143,8 @@ fn think(a: &Args<'_>) -> Result<Outcome, String> {
 }
 
 fn spec(a: &Args<'_>) -> Result<Outcome, String> {
-    let Some(word) = a.at_most_one()? else { return runtime(Request::Spec(None)) };
-    let (row, value) = session::parse("spec", &word)?;
-    runtime(Request::Spec(Some(SpecMode::from_value(&value).ok_or_else(|| row.kind.range())?)))
+    match a.at_most_one()? {
+        Some(word) => change("spec", &word),
+        None => local(Local::Settings(Some("spec".to_owned()))),
+    }
 }
