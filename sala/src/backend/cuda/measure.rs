@@ -21,8 +21,6 @@ pub struct Ceilings {
     pub gemm_tflops: f64,
     /// From page-locked host memory.
     pub to_device_gb_per_s: f64,
-    /// To page-locked host memory.
-    pub from_device_gb_per_s: f64,
 }
 
 const RUNS: usize = 6;
@@ -125,10 +123,6 @@ impl Cuda {
             // SAFETY: page-locked memory of this size, alive until the timer has waited.
             unsafe { b.device.driver().copy_in(to.ptr(), host, part, Queue::Compute) }
         })?;
-        let outward = self.best(|b| {
-            // SAFETY: as above; nothing reads the memory.
-            unsafe { b.device.driver().copy_out(host.cast_mut(), from.ptr(), part, Queue::Compute) }
-        })?;
         drop((from, to));
         let w = self.random_matrix(&[(n, Form::Bf16)], n, 0.02, 2)?;
         let x = self.random_matrix(&[(n, Form::Bf16)], n, 1.0, 3)?;
@@ -147,7 +141,6 @@ impl Cuda {
             copy_gb_per_s: rate(2.0 * bytes as f64 / 1e6, copy),
             gemm_tflops: rate(2.0 * (n as f64).powi(3) / 1e9, gemm),
             to_device_gb_per_s: rate(part as f64 / 1e6, inward),
-            from_device_gb_per_s: rate(part as f64 / 1e6, outward),
         })
     }
 
