@@ -7,11 +7,9 @@
 #include "attention.cuh"
 #include "wgmma.cuh"
 
-constexpr u32 GROUPS = 3, EACH = 8, ROWS = GROUPS * EACH;  // warpgroups that multiply, rows of each
-constexpr u32 HEADS = EACH * GROUP;                        // queries of a warpgroup
-constexpr u32 THREADS = 512;                               // with the copying warp's group
+constexpr u32 GROUPS = 3, EACH = 8;             // warpgroups that multiply, rows of each
+constexpr u32 HEADS = EACH * GROUP;             // queries of a warpgroup
 constexpr u32 LSE_TILE = 128, SCORE_TILE = 64;  // keys of a tile
-constexpr float LOWEST = -1e30f;                // below any score
 
 // Operands in panels of 64 columns (wgmma.cuh).
 template <u32 TILE, u32 N> struct Ring {
@@ -20,8 +18,11 @@ template <u32 TILE, u32 N> struct Ring {
     bf16 keys[STAGES][2][TILE * 64];
     u64 arrived[STAGES], read[STAGES];
 };
-struct LseShared : Ring<LSE_TILE, 3> {};
+struct LseShared : Ring<LSE_TILE, 3> {
+    DEVICE_METHOD static u32 place(u32 row, u32 head) { return row * GROUP + head; }  // of a query
+};
 struct ScoresShared : Ring<SCORE_TILE, 4> {
+    DEVICE_METHOD static u32 place(u32 row, u32 head) { return head * EACH + row; }
     static constexpr u32 LD = SCORE_TILE + 12;  // without bank conflicts
     float sums[GROUPS][4][EACH * LD];           // A of a tile and of the three before
 };
@@ -30,15 +31,18 @@ static_assert(sizeof(LseShared) == 196'656 && sizeof(ScoresShared) == 193'088, "
 // Other targets have these kernels without a body; the host launches them on Hopper only.
 #if !defined(SALA_EMULATOR) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER
+constexpr u32 ROWS = GROUPS * EACH, THREADS = GROUPS * 128 + 128;
+constexpr float LOWEST = -1e30f;  // below any score
+
 DEVICE void group_sync(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
 
-// Query heads of the block's rows, [row][16]; heads from `group` on are zero. Initialises the barriers.
+// Query heads of the block's rows; heads from `group` on are zero. Initialises the barriers.
 template <class Shared> DEVICE void begin(Shared& sh, const bf16* q, u32 ldq, u32 group, u32 r0, u32 rows) {
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < Shared::STAGES; s++) barrier_init(sh.arrived + s, 1), barrier_init(sh.read + s, GROUPS * 4);
     }
     for (u32 i = threadIdx.x; i < ROWS * GROUP * 16; i += THREADS) {
-        const u32 chunk = i & 15, head = i >> 4 & 15, row = i >> 8, at = row % EACH * GROUP + head;
+        const u32 chunk = i & 15, head = i >> 4 & 15, row = i >> 8, at = Shared::place(row % EACH, head);
         const bf16* from = q + u64(min(r0 + row, rows - 1)) * ldq + head * HEAD + chunk * 8;
         store16(sh.query[row / EACH][chunk >> 3] + at * 64 + ((chunk ^ at) & 7) * 8, head < group ? load16(from) : make_uint4(0, 0, 0, 0));
     }
@@ -62,7 +66,6 @@ template <class Shared> DEVICE void fill_ring(Shared& sh, const TensorMap& map, 
 
 // Position in the ring, and products with the tile there.
 template <class Shared> struct Reader {
-    static constexpr u32 TILE = sizeof(Shared::keys[0]) / (HEAD * 2);
     Shared& sh;
     u32 slot = 0, phase = 0;
     DEVICE_METHOD u32 arrived() const {
@@ -150,7 +153,8 @@ hopper_lse(float* z, const bf16* q, u32 ldq, const __grid_constant__ TensorMap m
 }
 
 // Scores, as prefill_scores and with its bits. Grid (`span` KV blocks, a multiple of 16, 24 rows, KV head). The keys of a tile are the
-// rows of a product. Tile 0 precedes the first KV block: the last of its keys belongs to the first pool.
+// rows of a product; a lane has the heads of rows 2t, 2t + 1 with keys g and g + 8 of a warp's sixteen. Tile 0 precedes the first KV
+// block: the last of its keys belongs to the first pool.
 // Bytes moved: 64 KB of k1 from L2 for 24 rows and 64 KV blocks.
 KERNEL(512, 1)
 hopper_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const __grid_constant__ TensorMap map, const Step* step, u32 heads, u32 kv_heads, float scale,
@@ -160,7 +164,8 @@ hopper_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const __grid
     ScoresShared& sh = *reinterpret_cast<ScoresShared*>(bytes);
     allow_next();
     wait_for_previous();
-    const u32 group = heads / kv_heads, kv_head = blockIdx.z, b0 = blockIdx.x * span, position = step->position + row0, r0 = blockIdx.y * ROWS, own = threadIdx.x >> 7;
+    const u32 group = heads / kv_heads, kv_head = blockIdx.z, b0 = blockIdx.x * span, r0 = blockIdx.y * ROWS, own = threadIdx.x >> 7;
+    const u32 position = step->position + row0;
     const u32 last_block = (position + min(r0 + ROWS, rows) - 1) / BLOCK;
     if (b0 > last_block) return;
     if (threadIdx.x < ROWS) sh.sums[threadIdx.x / EACH][0][threadIdx.x % EACH * sh.LD + SCORE_TILE - 1] = 0.f;
@@ -170,23 +175,18 @@ hopper_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const __grid
     if (own == GROUPS) return fill_ring(sh, map, kv_head, KEY_TILE / 16, b0 * 4 + skip * SCORE_TILE - SCORE_TILE, until - skip);
     more_registers<160>();
     const u32 warp = threadIdx.x >> 5 & 3, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    // z of the lane's columns: row i, head 8 half + 2t + e. The lane's sums are of key `key` of each tile and rows from `low` on.
-    const bool odd = t & 1, high = t & 2;
-    const u32 key = warp * 16 + g + (odd ? 8 : 0), low = high ? EACH / 2 : 0;
-    float zs[EACH][2][2];
-    u32 count[EACH / 2];
+    float zs[2][GROUP];  // of rows 2t and 2t + 1
+    u32 count[2];
 #pragma unroll
-    for (u32 i = 0; i < EACH; i++) {
-        const u32 mine = min(r0 + own * EACH + i, rows - 1);
+    for (u32 i = 0; i < 2; i++) {
+        const u32 mine = min(r0 + own * EACH + 2 * t + i, rows - 1);
+        count[i] = visible_keys(position + mine, 32, 16);
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) {
-            const u32 head = e / 2 * 8 + 2 * t + e % 2;
+        for (u32 head = 0; head < GROUP; head++) {
             const float x = head < group ? z[u64(row0 + mine) * heads + kv_head * group + head] : INFINITY;
-            zs[i][e / 2][e % 2] = x == NEVER ? INFINITY : x;  // without a visible key in z, A is 0
+            zs[i][head] = x == NEVER ? INFINITY : x;  // without a visible key in z, A is 0
         }
     }
-#pragma unroll
-    for (u32 i = 0; i < EACH / 2; i++) count[i] = visible_keys(position + min(r0 + own * EACH + low + i, rows - 1), 32, 16);
     const float unit = scale * LOG2E;
     Reader<ScoresShared> ring{sh};
     // Scores of the 16 KV blocks whose pools end in tile n.
@@ -204,25 +204,18 @@ hopper_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const __grid
         pool(n - 1);
         products_wait<0>();
         ring.leave();
-        // Sums over the heads of a key: a quad of lanes has 16 (row, key), each lane ends with four of them.
-        float half[EACH];
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) {
-            float a[2];
+        for (u32 i = 0; i < 2; i++)
 #pragma unroll
-            for (u32 e = 0; e < 2; e++) {
-                const float* x = acc + i * 8 + 2 * e;
-                a[e] = exp2_fast(fmaf(x[0], unit, -zs[i][0][0])) + exp2_fast(fmaf(x[1], unit, -zs[i][0][1]));
-                a[e] += exp2_fast(fmaf(x[4], unit, -zs[i][1][0])) + exp2_fast(fmaf(x[5], unit, -zs[i][1][1]));
+            for (u32 half = 0; half < 2; half++) {
+                const u32 key = warp * 16 + half * 8 + g;
+                auto weight = [&](u32 head) { return exp2_fast(fmaf(acc[head * 4 + half * 2 + i], unit, -zs[i][head])); };
+                float a[4];  // in the order of prefill_scores
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) a[j] = (weight(2 * j) + weight(2 * j + 1)) + (weight(2 * j + 8) + weight(2 * j + 9));
+                const float sum = (a[0] + a[1]) + (a[2] + a[3]);
+                sh.sums[own][n & 3][(2 * t + i) * sh.LD + key] = b0 * 4 + n * SCORE_TILE + key < count[i] + SCORE_TILE ? sum : 0.f;
             }
-            half[i] = (odd ? a[1] : a[0]) + shuffle_xor(odd ? a[0] : a[1], 1);
-        }
-        float* const sums = sh.sums[own][n & 3] + low * sh.LD + key;
-#pragma unroll
-        for (u32 i = 0; i < EACH / 2; i++) {
-            const float sum = (high ? half[i + 4] : half[i]) + shuffle_xor(high ? half[i] : half[i + 4], 2);
-            sums[i * sh.LD] = b0 * 4 + n * SCORE_TILE + key < count[i] + SCORE_TILE ? sum : 0.f;
-        }
         group_sync(own);  // A of tile n is complete
     }
     pool(until - 1);
