@@ -204,7 +204,8 @@ fn weights(context: &Context) -> Finding {
 fn kept_weights(dir: &Path) -> Option<Finding> {
     let kept = kept_folders(dir);
     let all = bytes(kept.iter().map(|kept| kept.bytes).sum());
-    let text = || format!("{all} of packed weights in {}. sala-chat prune removes them.", dir.display());
+    let text =
+        || format!("{all} of packed weights in {} (faster starts). sala-chat prune removes them.", dir.display());
     (!kept.is_empty()).then(|| fine("kept", text()))
 }
 
@@ -217,11 +218,11 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
         Err(e) => return note("disk", format!("free space at {at_place} is unknown ({e}).")),
     };
     let (free_bytes, kept) = (bytes(free), bytes(reserve));
-    if free >= reserve {
+    if free >= reserve.max(1 << 30) {
         return fine("disk", format!("{free_bytes} free at {at_place}."));
     }
-    let why = format!("{kept} stay free (sessions.min_free_gib): text is saved, but state is not");
-    note("disk", format!("{free_bytes} free at {at_place}, and {why}. sala-chat prune frees space."))
+    let why = format!("state is saved only above {kept} (sessions.min_free_gib), text always");
+    note("disk", format!("{free_bytes} free at {at_place}; {why}. sala-chat prune frees space."))
 }
 
 /// The built-in model reads a few tokens and predicts: proof that this program computes here.

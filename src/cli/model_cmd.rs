@@ -105,7 +105,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             "Run its sala-chat model quantize again; if that fails, remove that file or choose a new folder (-o FOLDER)"
         }
         false if bad.is_empty() => "sala-chat model download fetches them",
-        false => "Remove what is damaged, then: sala-chat model download",
+        false => "Try again; if it fails again, remove what is damaged, then: sala-chat model download",
     };
     Err(Failure::new(Exit::NoModel, text).hint(hint))
 }

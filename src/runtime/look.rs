@@ -177,10 +177,10 @@ impl State {
         let mut stretches: Vec<Stretch> = Vec::new();
         let mut at = 0;
         let mut begun: Option<(u64, &Message)> = None;
-        let mut add = |to: u64, place: Place, number: u64, name: String, lines: u64| {
+        let mut add = |to: u64, place: Place, number: u64, name: String| {
             let to = to.min(used);
             if to > at {
-                stretches.push(Stretch { from: at, to, place, number, name, lines });
+                stretches.push(Stretch { from: at, to, place, number, name });
                 at = to;
             }
         };
@@ -189,7 +189,7 @@ impl State {
             let (place, (number, title)) = match m.role {
                 Role::System => {
                     let tokens = self.engine.tokenizer().encode_plain(&m.text);
-                    add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
+                    add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into());
                     begun = None;
                     continue;
                 }
@@ -198,8 +198,7 @@ impl State {
                 Role::Assistant => (Place::Turn, *first),
             };
             if let Some(end) = self.live_end(m.id) {
-                let (name, lines) = named(title);
-                add(end.end_position(), place, number, name, lines);
+                add(end.end_position(), place, number, named(title));
                 begun = None;
             }
         }
@@ -207,8 +206,7 @@ impl State {
         // A document at the end may be read in part.
         let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
         if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
-            let (name, lines) = named(m);
-            add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
+            add(used, if in_part { Place::Document } else { Place::Turn }, number, named(m));
         }
         // A copied branch has no blocks recorded.
         let answers = (1..).zip(&path).filter_map(|(n, m)| Some((n, m.meta.looked.as_ref()?)));
@@ -311,11 +309,9 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
 }
 
 /// A document keeps its full name, which opens it.
-fn named(message: &Message) -> (String, u64) {
-    match &message.meta.document {
-        Some(document) => (document.name.clone(), document.lines),
-        None => (first_words(&title_of(message), 40), 0),
-    }
+fn named(message: &Message) -> String {
+    let document = message.meta.document.as_ref().map(|document| document.name.clone());
+    document.unwrap_or_else(|| first_words(&title_of(message), 40))
 }
 
 #[derive(Debug, Default)]

@@ -9,7 +9,6 @@ use crate::config::commands::{BranchTarget, Sibling};
 impl Verb {
     pub async fn branch(&mut self, target: BranchTarget) -> Done {
         match target {
-            BranchTarget::List => self.timeline(),
             BranchTarget::Name(name) => match self.here.labels.get(&name).copied() {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
                 None => self.resume(name).await,

@@ -7,7 +7,7 @@
 //! | `sala.db.damaged-<time>`, `-wal` | a damaged database, kept next to its replacement (`rescue.rs`) |
 //! | `sala.db.rescued`, `.rescuing` | the replacement, until it is in place; and until it is complete |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>-<n>.tmp` while they are written, `.<process>.gone` while they are removed |
-//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock` |
+//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `export.rs`) |
 //! | `locks/serve.*` | address of a running `sala-chat serve` (`attach::Place`) |
 //! | `reserve` | bytes released when the disk is full |
 //!

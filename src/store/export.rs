@@ -1,20 +1,27 @@
 //! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which
 //! `import.rs` reads.
 //!
-//! Files appear whole or not at all: temporary name (`NAME.<process>.part`), sync, rename. Nothing is overwritten unless
-//! the caller allows it.
+//! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it. A
+//! note in `locks/` names an unfinished file (`NAME.<process>.part`, at a place that the user chose) while it is written,
+//! so that the next start can remove what a killed process left.
 
 mod on_page;
 mod text;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::on_page::{fence, fence_after};
 use super::database::Store;
-use super::disk::{DiskFile, write_whole};
+use super::directory::{Layout, unique};
+use super::disk::{Disk, DiskFile, open_plain, write_whole};
 use super::error::{Result, StoreError, Watch};
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::runtime::protocol::ExportFormat;
@@ -77,6 +84,8 @@ pub(super) struct MarkJson {
 }
 
 const WRITTEN_AT_ONCE: usize = 1 << 20;
+/// Of the names of notes about unfinished files.
+const PREFIX: &str = "part-";
 
 impl Store {
     pub fn export(&self, id: SessionId, format: ExportFormat, scope: Scope) -> Result<String> {
@@ -171,22 +180,65 @@ impl Store {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
-        write_whole(&*self.disk, &part, &path, fill).map_err(StoreError::io("write", &path))
+        // Best effort: an export works without a note.
+        let announced = self.announce(&part);
+        let written = write_whole(&*self.disk, &part, &path, fill).map_err(StoreError::io("write", &path));
+        if let Some((note, _held)) = announced {
+            let _ = self.disk.remove(&note);
+        }
+        written
+    }
+
+    /// Writes the note about an unfinished file, which is locked while that is written.
+    fn announce(&self, part: &Path) -> Option<(PathBuf, File)> {
+        let note = self.layout.locks.join(format!("{PREFIX}{}", unique()));
+        let mut held = open_plain(&note, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC).ok()?;
+        // Locked while it is still empty: an empty note names nothing.
+        held.try_lock().ok()?;
+        held.write_all(part.as_os_str().as_bytes()).ok()?;
+        Some((note, held))
     }
 }
 
-/// Damaged settings are exported as raw text. Numbers of sampling are of 32 bits: earlier versions kept 0.7 as
-/// 0.699999988079071.
-fn settings_json(kept: String) -> serde_json::Value {
-    let Ok(serde_json::Value::Object(mut settings)) = serde_json::from_str(&kept) else {
-        return serde_json::Value::String(kept);
-    };
-    let sampling = settings.get_mut("sampling").and_then(serde_json::Value::as_object_mut);
-    for value in sampling.into_iter().flat_map(|s| s.values_mut()).filter(|v| v.is_f64()) {
-        let short = value.as_f64().unwrap_or_default() as f32;
-        *value = format!("{short:?}").parse().unwrap_or_default();
+/// Removes the unfinished files of killed processes.
+pub(super) fn remove_unfinished(layout: &Layout, disk: &dyn Disk) {
+    for name in disk.list(&layout.locks).unwrap_or_default() {
+        let process = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.split_once('-')).map(|(pid, _)| pid);
+        let Some(process) = process.filter(|p| p.parse::<u32>().is_ok()) else { continue };
+        let note = layout.locks.join(&name);
+        let Ok(held) = open_plain(&note, OFlags::RDWR) else { continue };
+        if held.try_lock().is_err() {
+            continue;
+        }
+        let mut bytes = Vec::new();
+        if (&held).take(8192).read_to_end(&mut bytes).is_ok() {
+            let part = Path::new(OsStr::from_bytes(&bytes));
+            let ours = bytes.ends_with(format!(".{process}.part").as_bytes()) && part.is_absolute();
+            let me = rustix::process::geteuid().as_raw();
+            if ours && disk.look(part).is_ok_and(|l| l.is_file && l.owner == me) {
+                let _ = disk.remove(part);
+            }
+        }
+        let _ = disk.remove(&note);
     }
-    settings.into()
+}
+
+/// Damaged settings are exported as raw text. Earlier versions kept 0.7 as 0.699999988079071, the digits of an `f32`.
+fn settings_json(kept: String) -> serde_json::Value {
+    match serde_json::from_str(&kept) {
+        Ok(serde_json::Value::Object(mut settings)) => {
+            let sampling = settings.get_mut("sampling").and_then(serde_json::Value::as_object_mut);
+            for value in sampling.into_iter().flat_map(|s| s.values_mut()).filter(|v| v.is_f64()) {
+                let short = value.as_f64().unwrap_or_default() as f32;
+                let long = format!("{:?}", f64::from(short)).parse();
+                if long.is_ok_and(|long: serde_json::Value| long == *value) {
+                    *value = format!("{short:?}").parse().unwrap_or_default();
+                }
+            }
+            settings.into()
+        }
+        Ok(_) | Err(_) => serde_json::Value::String(kept),
+    }
 }
 
 fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
@@ -213,5 +265,22 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
         }
         Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
         Overwrite::No | Overwrite::Yes => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_digits_of_an_f32_are_made_shorter() {
+        let exported =
+            |value: &str| settings_json(format!(r#"{{"sampling":{{"top_p":{value}}}}}"#))["sampling"]["top_p"].clone();
+        for (long, short) in [("0.699999988079071", "0.7"), ("0.10000000149011612", "0.1"), ("1.0", "1.0")] {
+            assert_eq!(exported(long).to_string(), short);
+        }
+        for same in ["0.5", "0.7", "0.12345678901", "1e-60", "1e300", "7", "null"] {
+            assert_eq!(exported(same), same.parse::<serde_json::Value>().unwrap(), "{same}");
+        }
     }
 }

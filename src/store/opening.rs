@@ -147,6 +147,7 @@ impl Place {
         store.identity = store.identify().ok();
         store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
         store.recognise();
+        super::export::remove_unfinished(&store.layout, &*store.disk);
         let removed = store.sweep(false);
         if removed > 0 {
             let removed = counted(removed as u64, "unfinished state file");

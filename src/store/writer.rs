@@ -9,7 +9,8 @@
 //! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait, when it
 //!   does not fit, or after a failed write, until a probe file shows that the disk works again.
 //!
-//! The queues are bounded in state bytes. The number of answers bounds the texts; a server limits its own saves.
+//! The queues are bounded in state bytes. A user's typing bounds its texts, because the steps of a growing answer
+//! replace each other; a server limits its own saves.
 
 mod states;
 mod texts;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 
-use super::commit::Save;
+use super::commit::{Change, Save};
 use super::database::{Access, Store, lock};
 use super::save::bytes_of;
 use super::segment::SegmentId;
@@ -145,6 +146,8 @@ struct Queued {
     save: Save,
     /// Why its state was skipped when it was queued.
     skipped: Option<&'static str>,
+    /// Ids of the saves merged into this one; they are reported with it.
+    merged: Vec<u64>,
 }
 
 /// For the state thread: a save with its texts on disk or given up, its state, and the sessions that grew.
@@ -214,7 +217,7 @@ impl Writer {
         }
         if let Some(queue) = &handed.queue {
             // Without a thread `close` reports it.
-            let _ = queue.send(Queued { id, save, skipped });
+            let _ = queue.send(Queued { id, save, skipped, merged: Vec::new() });
         }
         id
     }
@@ -273,4 +276,13 @@ impl Drop for Writer {
         // Does not wait: `close` is the orderly way. The thread still tries once to save the queue.
         self.end_queue();
     }
+}
+
+/// Whether `new` makes `old` needless: both only replace the text of the same message.
+fn replaces(new: &Save, old: &Save) -> bool {
+    let only = |save: &Save| match save.changes.as_slice() {
+        [Change::PutMessage { message, .. }] if save.images.is_empty() => Some(message.id),
+        _ => None,
+    };
+    only(new).is_some_and(|id| only(old) == Some(id))
 }

@@ -202,10 +202,6 @@ fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
         (json!({ "type": "integer", "maximum": i64::MIN }), "2^53"),
         (json!({ "type": "integer", "minimum": i64::MAX }), "2^53"),
         (json!({ "type": "integer", "minimum": i64::MAX - 4095 }), "beyond the numbers"),
-        (
-            json!({ "type": "integer", "minimum": (1_i64 << 53) + 1, "maximum": (1_i64 << 53) + 1 }),
-            "no value keeps to it",
-        ),
         (json!({ "type": "number", "minimum": 5.5, "maximum": 4.5 }), "no value keeps to it"),
         (json!({ "type": "integer", "exclusiveMinimum": 4, "maximum": 4 }), "no value keeps to it"),
         (json!({ "type": "string", "minLength": 1_i64 << 60 }), "more than an answer can hold"),

@@ -3,6 +3,8 @@
 //!
 //! An answer that keeps to the tightened schema keeps to the schema as it was sent.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Number, Value, json};
 
 use super::references::{DATA, NAMED};
@@ -25,8 +27,15 @@ const OPENS: [&str; 10] = [
     "not",
     "minProperties",
 ];
-/// Limits of numbers, and the sign of the direction in which fewer numbers are within.
-const LIMITS: [(&str, i128); 4] = [("minimum", 1), ("maximum", -1), ("exclusiveMinimum", 1), ("exclusiveMaximum", -1)];
+/// Limits of numbers: the keyword, whether it is a lower one, and whether the limit itself is excluded.
+const LIMITS: [(&str, bool, bool); 4] = [
+    ("minimum", true, false),
+    ("maximum", false, false),
+    ("exclusiveMinimum", true, true),
+    ("exclusiveMaximum", false, true),
+];
+/// Passes that follow references.
+const MOST_PASSES: usize = 8;
 /// The largest number of 64 bits that a `f64` holds exactly.
 const MOST: i128 = (1 << 63) - 1024;
 /// The most characters or items that a schema can ask for.
@@ -34,34 +43,43 @@ const MOST_SIZE: f64 = 1e9;
 
 /// The error is a phrase about a number that cannot be kept exactly.
 pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
-    let mut pass = Pass { change: false, refers: false };
-    pass.schema(schema, false)?;
-    pass.change = true;
-    pass.schema(schema, false)
+    let mut open = BTreeSet::new();
+    // What is referred to from a schema that has to stay open stays open too, and what that refers to.
+    let followed = (0..MOST_PASSES).try_fold(0, |known, _| {
+        let look = Pass { open: &mut open, change: false, close: false }.schema(schema, "", false);
+        if look.is_ok() && open.len() > known { Some(open.len()) } else { None }
+    });
+    // A chain that is too long to follow leaves everything open.
+    let close = followed.is_none();
+    Pass { open: &mut open, change: true, close }.schema(schema, "", false)
 }
 
-struct Pass {
-    /// Changes the schema; else it is only looked through.
+struct Pass<'a> {
+    /// Pointers of schemas that are combined with others for one value: closing them would forbid the others' properties.
+    open: &'a mut BTreeSet<String>,
+    /// Changes the schema; else references are followed.
     change: bool,
-    /// A combination of schemas for one value refers to another one. Closing that would forbid the others' properties, so
-    /// all stay open.
-    refers: bool,
+    close: bool,
 }
 
-impl Pass {
-    /// `open`: it is combined with others for one value.
-    fn schema(&mut self, schema: &mut Value, open: bool) -> Result<(), String> {
+impl Pass<'_> {
+    fn schema(&mut self, schema: &mut Value, place: &str, open: bool) -> Result<(), String> {
         let Value::Object(keywords) = schema else { return Ok(()) };
+        let open = open || self.open.contains(place);
         let has = |name: &str| keywords.contains_key(name);
         let parts = |name: &str| keywords.get(name).and_then(Value::as_array).map_or(0, Vec::len);
         let alone = SAME_VALUE.iter().filter(|name| has(name)).count() <= 1 && parts("allOf") <= 1;
         let combined = SAME_VALUE.iter().any(|name| has(name)) && (!alone || has("properties") || has("not"));
         let opens = OPENS.iter().any(|name| has(name));
         let within = open || combined || opens;
-        self.refers |= within && has("$ref");
+        if let Some(Value::String(reference)) = keywords.get("$ref")
+            && within
+            && let Some(pointer) = reference.strip_prefix('#')
+        {
+            self.open.insert(pointer.to_owned());
+        }
         if self.change {
-            let stays_open = open || opens || self.refers || SAME_VALUE.iter().any(|name| has(name));
-            if !stays_open && has("properties") {
+            if self.close && !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
                 keywords.insert("additionalProperties".to_owned(), json!(false));
                 let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
                 if let Some(Value::Object(properties)) = keywords.get_mut("properties") {
@@ -75,16 +93,27 @@ impl Pass {
             }
             exact(keywords)?;
         }
-        for (keyword, value) in keywords.iter_mut().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())) {
+        for (keyword, value) in keywords.iter_mut() {
+            let keyword = keyword.as_str();
+            if DATA.contains(&keyword) {
+                continue;
+            }
+            let place = format!("{place}/{keyword}");
             // Closing what a value must not be would let more through.
-            let never = ["not", "if", "then", "else", "dependentSchemas", "contains"].contains(&keyword.as_str());
-            let open = never || (within && SAME_VALUE.contains(&keyword.as_str()));
+            let never = matches!(keyword, "not" | "if" | "then" | "else" | "dependentSchemas" | "contains");
+            let open = never || (within && SAME_VALUE.contains(&keyword));
             match value {
-                Value::Object(named) if NAMED.contains(&keyword.as_str()) => {
-                    named.values_mut().try_for_each(|schema| self.schema(schema, open))?;
+                Value::Object(named) if NAMED.contains(&keyword) => {
+                    for (name, schema) in named.iter_mut() {
+                        self.schema(schema, &format!("{place}/{name}"), open)?;
+                    }
                 }
-                Value::Array(schemas) => schemas.iter_mut().try_for_each(|schema| self.schema(schema, open))?,
-                other => self.schema(other, open)?,
+                Value::Array(schemas) => {
+                    for (i, schema) in schemas.iter_mut().enumerate() {
+                        self.schema(schema, &format!("{place}/{i}"), open)?;
+                    }
+                }
+                other => self.schema(other, &place, open)?,
             }
         }
         Ok(())
@@ -105,18 +134,42 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
         }
         keywords.remove(name);
     }
-    for (name, inwards) in LIMITS {
-        let limit = keywords.get(name).and_then(Value::as_number).and_then(whole);
-        let Some(limit) = limit.filter(|limit| limit.unsigned_abs() > 1 << 53) else { continue };
-        // The compiler steps over an excluded limit by 1, which may be too little here.
-        let next = inwards * limit + i128::from(name.starts_with("exclusive"));
-        let moved = up(next.max(-MOST));
-        if moved > MOST {
-            return Err(format!("{name} {limit} leaves no number that can be kept exactly (beyond 2^53)"));
+    let of_type = |name: &str| match keywords.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|of| of == name),
+        of => of.is_some_and(|of| of == name),
+    };
+    let integer = of_type("integer") && !of_type("number");
+    // The largest lower limit, and that of the negated numbers, which are the upper limits.
+    let (mut least, mut most) = (None, None);
+    for (name, lower, excluded) in LIMITS {
+        let Some(number) = keywords.get(name).and_then(Value::as_number) else { continue };
+        let sign = if lower { 1 } else { -1 };
+        let own = whole(number).map(|number| sign * number);
+        let inner = || number.as_f64().map(|f| (sign as f64 * f).ceil() as i128).filter(|_| integer);
+        let Some(limit) = own.or_else(inner) else { continue };
+        let excluded = integer && excluded;
+        let next = limit + i128::from(excluded && own.is_some());
+        let moved = up(if integer { next.max(-MOST) } else { next });
+        let end = if lower { &mut least } else { &mut most };
+        let tightest = end.map_or(moved, |other: i128| moved.max(other));
+        *end = Some(tightest);
+        if excluded {
+            keywords.remove(name);
+        } else if own == Some(moved) {
+            continue;
         }
-        keywords.insert(name.to_owned(), json!((inwards * moved) as i64));
+        let value = sign * tightest;
+        let value = i64::try_from(value).map(Number::from).ok().or_else(|| Number::from_f64(value as f64));
+        let name = if excluded { name.replacen("exclusiveM", "m", 1) } else { name.to_owned() };
+        keywords.extend(value.map(|value| (name, value.into())));
     }
-    Ok(())
+    let unlimited = integer.then_some(-MOST);
+    match (least.or(unlimited), most.or(unlimited)) {
+        (Some(least), Some(most)) if least > -most && least.max(most) > 1 << 53 => {
+            Err("its limits leave no number that can be kept exactly (beyond 2^53)".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn whole(number: &Number) -> Option<i128> {
@@ -244,6 +297,8 @@ mod tests {
             json!({ "enum": [{ "a": -9_007_199_254_740_994.0 }] }),
             json!({ "type": "integer", "minimum": i64::MAX }),
             json!({ "type": "integer", "maximum": i64::MIN }),
+            json!({ "type": ["integer", "null"], "exclusiveMinimum": EVEN, "exclusiveMaximum": EVEN + 2 }),
+            json!({ "type": "integer", "minimum": 9_007_199_254_740_993_i64, "maximum": 9_007_199_254_740_993_i64 }),
             json!({ "properties": { "id": { "const": 9_007_199_254_740_993_i64 } } }),
         ] {
             let why = tightened(lost.clone()).unwrap_err();
@@ -261,16 +316,33 @@ mod tests {
 
     #[test]
     fn limits_move_inwards() {
-        let limit = |name: &str, limit: Value| tightened(json!({ name: limit })).unwrap()[name].as_i64();
+        let limits = |mut of: Value| {
+            of["type"] = json!("integer");
+            let of = tightened(of).unwrap();
+            let get = |name: &str| of.get(name).and_then(Value::as_i64);
+            assert!(of.get("exclusiveMinimum").is_none() && of.get("exclusiveMaximum").is_none(), "{of}");
+            (get("minimum"), get("maximum"))
+        };
         let most = i64::try_from(MOST).unwrap();
-        assert_eq!((limit("minimum", json!(i64::MIN)), limit("maximum", json!(i64::MAX))), (Some(-most), Some(most)));
-        assert_eq!((limit("maximum", json!(u64::MAX)), limit("maximum", json!(1e300))), (Some(most), Some(most)));
-        const EVEN: i64 = 9_007_199_254_740_994;
-        assert_eq!((limit("minimum", json!(EVEN - 1)), limit("maximum", json!(EVEN + 1))), (Some(EVEN), Some(EVEN)));
-        assert_eq!((limit("minimum", json!(EVEN)), limit("maximum", json!(-EVEN))), (Some(EVEN), Some(-EVEN)));
-        // What is excluded stays so where the compiler adds 1 to a number that has no next one.
-        assert_eq!(limit("exclusiveMinimum", json!(EVEN)), Some(EVEN + 2));
-        assert_eq!(limit("exclusiveMaximum", json!(EVEN + 2)), Some(EVEN));
-        assert_eq!(limit("exclusiveMaximum", json!(EVEN - 2)), Some(EVEN - 2));
+        assert_eq!(limits(json!({ "minimum": i64::MIN, "maximum": i64::MAX })), (Some(-most), Some(most)));
+        assert_eq!(limits(json!({ "minimum": 0, "maximum": u64::MAX })), (Some(0), Some(most)));
+        assert_eq!(limits(json!({ "maximum": 1e300 })), (None, Some(most)));
+        assert_eq!(limits(json!({ "minimum": 9_007_199_254_740_993_i64 })), (Some(9_007_199_254_740_994), None));
+        assert_eq!(
+            limits(json!({ "exclusiveMaximum": 9_007_199_254_740_994_i64 })),
+            (None, Some(9_007_199_254_740_992))
+        );
+        const ODD: i64 = 9_007_199_254_740_992;
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": ODD - 2, "exclusiveMaximum": ODD, "maximum": ODD })),
+            (Some(ODD - 1), Some(ODD - 1))
+        );
+        assert_eq!(
+            limits(json!({ "exclusiveMinimum": 0, "minimum": 5.5, "exclusiveMaximum": 9.5 })),
+            (Some(6), Some(9))
+        );
+        assert_eq!(limits(json!({ "exclusiveMinimum": 3, "minimum": 9, "maximum": 12 })), (Some(9), Some(12)));
+        let number = tightened(json!({ "type": "number", "maximum": 9_007_199_254_740_993_i64 })).unwrap();
+        assert_eq!(number["maximum"], 9_007_199_254_740_992_i64);
     }
 }

@@ -109,7 +109,7 @@ fn a_tokenizer_of_another_model_is_refused() {
 }
 
 #[test]
-fn what_is_malformed_has_no_types_of_the_library() {
+fn what_is_malformed_is_called_as_the_file_calls_it() {
     let tokenizer = include_bytes!("../../assets/demo/tokenizer.json");
     let says = |tokenizer: &[u8], config: &str, generation: &str| {
         let read = Tokenizer::from_bytes(tokenizer, Some(config.as_bytes()), Some(generation.as_bytes()));
@@ -125,7 +125,7 @@ fn what_is_malformed_has_no_types_of_the_library() {
         let mut json: serde_json::Value = serde_json::from_slice(tokenizer).unwrap();
         json[part] = serde_json::json!({ "type": "Nothing" });
         let message = says(json.to_string().as_bytes(), "{}", "{}");
-        assert!(message.contains("has no known form at line 1 column "), "{part}: {message}");
+        assert!(message.contains(part), "{part}: {message}");
     }
 }
 

@@ -276,10 +276,12 @@ impl ListView {
 
     pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
         let below = rows::below(app, self, area);
-        let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
+        let ruled = matches!(self.kind, Kind::Answers | Kind::Map);
+        // With the footer, and the rule above.
+        let height = if below.is_empty() { 0 } else { below.len() + 1 + usize::from(ruled) };
+        let height = u16::try_from(height).unwrap_or(area.height);
         let top = Rect { height: area.height.saturating_sub(height), ..area };
         self.draw_rows(app, painter, top);
-        let ruled = matches!(self.kind, Kind::Answers | Kind::Map);
         if ruled && height > 0 {
             let rest = Rect { y: top.bottom(), height, ..area };
             painter.clear(rest);

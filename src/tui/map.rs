@@ -145,13 +145,12 @@ mod tests {
     use crate::core::transcript::Passage;
 
     fn map() -> ContextMap {
-        let stretch =
-            |from, to, place, number, name: &str, lines| Stretch { from, to, place, number, name: name.into(), lines };
+        let stretch = |from, to, place, number, name: &str| Stretch { from, to, place, number, name: name.into() };
         ContextMap {
             stretches: vec![
-                stretch(0, 100, Place::System, 1, "system text", 0),
-                stretch(100, 6_000, Place::Document, 2, "war.txt", 590),
-                stretch(6_000, 6_400, Place::Turn, 3, "Who?", 0),
+                stretch(0, 100, Place::System, 1, "system text"),
+                stretch(100, 6_000, Place::Document, 2, "war.txt"),
+                stretch(6_000, 6_400, Place::Turn, 3, "Who?"),
             ],
             used: 6_400,
             limit: 100_000,

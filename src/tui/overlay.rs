@@ -125,7 +125,7 @@ pub(super) fn arrive(app: &mut App, page: Overlay) {
 
 fn set_aside(app: &mut App, page: Overlay) {
     // The keys take the place of the hint afterwards, among them the one that opens the page.
-    hint(app, format!("Ready: {}. {TAKE_UP} shows it", page.title()), LONG_HINT_MS);
+    hint(app, format!("{TAKE_UP} shows: {}", page.title()), LONG_HINT_MS);
     (app.set_aside, app.sent_since_set_aside) = (Some(page), false);
 }
 

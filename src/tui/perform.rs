@@ -11,7 +11,7 @@ use super::{files, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
-use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
+use crate::runtime::protocol::{Activity, Level, PresetAction, Request, SessionView};
 
 pub(super) fn submit(app: &mut App) {
     app.wrote = false;
@@ -86,6 +86,10 @@ fn queues_after(app: &App) -> bool {
 /// With a single engine slot, a command that leaves the session waits for the session's queued lines.
 fn waits(app: &App, outcome: &Outcome) -> bool {
     let alone = app.model.is_some() && !app.answers_elsewhere();
+    let needs_model = !matches!(outcome, Outcome::Runtime(Request::Search(_) | Request::Export { .. }));
+    if !needs_model && matches!(app.activity, Activity::Starting { .. }) && !queues_after(app) {
+        return false;
+    }
     must_wait(app)
         && match outcome.while_busy() {
             WhileBusy::Waits => true,
@@ -101,6 +105,15 @@ fn queue(app: &mut App) {
     remember(app, &line);
     let edits = app.open.editing.take();
     app.open.queue.lines.push_back(Queued { line, edits });
+}
+
+/// Searches all texts, after the work at hand.
+pub(super) fn search(app: &mut App, words: String) {
+    let outcome = Outcome::Runtime(Request::Search(words.clone()));
+    match waits(app, &outcome) {
+        true => app.open.queue.lines.push_back(Queued { line: format!("/search {words}"), edits: None }),
+        false => run(app, outcome),
+    }
 }
 
 /// Sends queued lines once the model is free and every request is acknowledged, but not while another session opens.

@@ -54,7 +54,11 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         (false, _) => format!(" in {others}"),
     };
     let works = here || !others.is_empty();
-    let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
+    let kept = match &app.activity {
+        _ if is_unsaved(app) => UNSAVED,
+        Activity::Busy { .. } => "A file that is being written stays unfinished.",
+        _ => "What was written so far is kept.",
+    };
     let first = match works {
         true => format!("Still working{place}. Stop and quit? {kept}"),
         false => UNSAVED.to_owned(),

@@ -449,6 +449,8 @@ fn kill_nine_during_imports_exports_and_prunes_loses_nothing() {
         let checked = store.check().unwrap();
         assert_eq!(checked.damaged, Vec::<String>::new(), "{here}");
         assert_eq!(std::fs::read(home.0.path().join("out.md")).unwrap(), exported, "{here}");
+        let names = std::fs::read_dir(home.0.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        assert!(!names.into_iter().any(|n| n.ends_with(".part")), "{here}: an unfinished file was left");
         for file in ["talk.json", "talk.sala", "ledger.txt", "other.txt"] {
             assert!(home.0.path().join(file).exists(), "{here}");
         }

@@ -298,4 +298,14 @@ fn the_picture_of_the_readme_is_the_screen_of_the_tests() {
         let escaped = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         assert!(picture.contains(&escaped), "{run} is not in docs/screen.svg: run docs/screen.py");
     }
+    let texts = picture.split("<text").skip(1).filter_map(|text| text.split_once('>')?.1.split_once("</text>"));
+    for (text, _) in texts {
+        let plain = text
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&quot;", "\"")
+            .replace("&#x27;", "'")
+            .replace("&amp;", "&");
+        assert!(screen.contains(plain.trim()), "{plain} is not on the screen: run docs/screen.py");
+    }
 }

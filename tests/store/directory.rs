@@ -403,3 +403,21 @@ fn a_folder_others_can_write_is_warned_about() {
         fs::set_permissions(&path, before).unwrap();
     }
 }
+
+#[test]
+fn unfinished_exports_of_a_killed_process_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("data");
+    saved(&root);
+    let (left, named, foreign) =
+        (dir.path().join("talk.md.77.part"), dir.path().join("talk.md"), dir.path().join("other.77.part"));
+    for path in [&left, &named, &foreign] {
+        fs::write(path, "text of a conversation").unwrap();
+    }
+    fs::write(root.join("locks/part-77-0"), left.as_os_str().as_encoded_bytes()).unwrap();
+    // A note that names something else than an unfinished file of its process is not followed.
+    fs::write(root.join("locks/part-78-0"), named.as_os_str().as_encoded_bytes()).unwrap();
+    drop(open(&root, RealDisk));
+    assert!(!left.exists() && named.exists() && foreign.exists());
+    assert!(!root.join("locks/part-77-0").exists() && !root.join("locks/part-78-0").exists());
+}

@@ -124,6 +124,12 @@ fn the_title_shows_the_state_of_background_sessions() {
         s.notify(background(Notice::Activity(Activity::Idle)));
         let title = s.screen().lines().next().unwrap_or("").to_string();
         assert!(title.contains(if width > 100 { "1 war-and-peace *" } else { "[2/3]  1*" }), "{title}");
+        // The result of a search in the session that was left is there on return.
+        s.notify(background(Notice::Activity(Activity::Busy { what: "searching".into() })));
+        s.notify(background(Notice::Found { query: "prince".into(), rows: Vec::new() }));
+        s.notify(background(Notice::Activity(Activity::Idle)));
+        s.press("alt-1").notify(Notice::Session(opened(1)));
+        assert!(s.screen().contains("Found for \"prince\""), "{}", s.screen());
     }
 }
 

@@ -20,7 +20,6 @@ pub struct LoadOptions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BranchTarget {
-    List,
     Sibling(Sibling),
     Name(String),
 }

@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(wrong, [("max_tokens", "-1"), ("temperature", "\"hot\"")]);
         let s = &kept.settings;
         assert_eq!((s.sampling.temperature, s.sampling.top_k, s.max_tokens, s.thinking_budget), (0.7, 3, 77, 9));
-        // It stays, and is not complained of again.
+        // Once saved, it is not complained of again.
         let again = Settings::from_json(&s.to_json().unwrap(), &base);
         assert_eq!((again.settings, again.wrong), (s.clone(), Vec::new()));
 

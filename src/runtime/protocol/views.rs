@@ -154,7 +154,6 @@ pub struct Stretch {
     pub place: Place,
     pub number: u64,
     pub name: String,
-    pub lines: u64,
 }
 
 /// The contents of the context, with the attention of the last answer.

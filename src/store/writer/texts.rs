@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::{Queued, RETRY, SaveEvent, Shared, Work, bytes_of};
+use super::{Queued, RETRY, SaveEvent, Shared, Work, bytes_of, replaces};
 use crate::core::{bytes, now_ms};
 use crate::engine::protocol::StateImage;
 use crate::store::database::{Access, lock};
@@ -47,17 +47,29 @@ impl Texts {
                     Some(at) => self.queue.recv_deadline(at),
                 };
                 match received {
-                    Ok(queued) => self.waiting.push_back(queued),
+                    Ok(queued) => self.push(queued),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) if self.waiting.is_empty() || at_end => return,
                     Err(RecvTimeoutError::Disconnected) => {}
                 }
             }
-            self.waiting.extend(self.queue.try_iter());
+            while let Ok(queued) = self.queue.try_recv() {
+                self.push(queued);
+            }
             at_end = self.shared.is_closing();
             let Some(queued) = self.waiting.pop_front() else { continue };
             retry = self.write(queued).map(|()| Instant::now() + RETRY);
         }
+    }
+
+    fn push(&mut self, mut queued: Queued) {
+        if self.waiting.back().is_some_and(|last| replaces(&queued.save, &last.save))
+            && let Some(last) = self.waiting.pop_back()
+        {
+            queued.merged = last.merged;
+            queued.merged.push(last.id);
+        }
+        self.waiting.push_back(queued);
     }
 
     /// Writes the texts of a save; `Some` if it waits for another attempt.
@@ -94,7 +106,7 @@ impl Texts {
                 (self.acknowledge(&mut queued, why_not), applied.grown)
             }
             Err(reason) => {
-                self.shared.send(SaveEvent::NotSaved { id, reason, lasting: true });
+                self.report(&queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting: true });
                 (Vec::new(), Vec::new())
             }
         };
@@ -107,10 +119,10 @@ impl Texts {
 
     /// Reports that the texts are on disk, and returns the state to write.
     fn acknowledge(&self, queued: &mut Queued, why_not: Option<String>) -> Vec<(SegmentId, StateImage)> {
-        let (id, at_ms) = (queued.id, now_ms());
+        let at_ms = now_ms();
         let kept = if why_not.is_none() { std::mem::take(&mut queued.save.images) } else { Vec::new() };
-        self.shared.send(match why_not {
-            Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
+        self.report(queued, |id| match &why_not {
+            Some(reason) => SaveEvent::TextOnly { id, at_ms, reason: reason.clone() },
             None if kept.is_empty() => SaveEvent::Saved { id, at_ms },
             None => SaveEvent::Text { id },
         });
@@ -123,7 +135,7 @@ impl Texts {
         self.shared.update(|status| status.stuck = Some(reason.clone()));
         let first = queued.id;
         self.waiting.push_front(queued);
-        let ids = self.waiting.iter().map(|queued| queued.id);
+        let ids = self.waiting.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
         let mut unreported: Vec<u64> = ids.filter(|id| *id > self.reported).collect();
         if unreported.is_empty() {
             unreported.push(first);
@@ -164,6 +176,13 @@ impl Texts {
                 self.shared.store.layout.database.display()
             ),
             None => e.to_string(),
+        }
+    }
+
+    /// One event for the save and for each merged into it.
+    fn report(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
+        for id in queued.merged.iter().chain([&queued.id]) {
+            self.shared.send(event(*id));
         }
     }
 }

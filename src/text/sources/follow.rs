@@ -53,7 +53,9 @@ impl Stamp {
     fn of(path: &Path) -> Option<Stamp> {
         let meta = std::fs::metadata(path).ok()?;
         let modified = meta.modified().ok()?;
-        let old = SystemTime::now().duration_since(modified).is_ok_and(|age| age > SAME_STAMP);
+        // A time in the future is as good, if it is as far away.
+        let age = SystemTime::now().duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
+        let old = age > SAME_STAMP;
         old.then_some(Stamp { bytes: meta.len(), modified, file: (meta.dev(), meta.ino()) })
     }
 }

@@ -1,5 +1,6 @@
 //! A template's source, checked and rewritten. The template engine differs from Jinja2 in line ends, `{% generation %}`,
-//! `%` between strings, and defaults of macros that refer to earlier parameters.
+//! `%` between strings, and defaults of macros that refer to earlier parameters. Its compiler recurses as
+//! deep as branches are nested and expressions are long.
 
 use std::sync::LazyLock;
 
@@ -14,9 +15,14 @@ const KEYWORDS: [&str; 5] = ["and", "or", "if", "elif", "else"];
 /// A name that no template defines: the placeholder for a default that is evaluated later.
 const UNSET: &str = "__unset";
 
-/// Longest source. Published templates have up to 20 KB; the engine's compiler recurses as deep as branches are nested
-/// and expressions are long.
-const SOURCE_BYTES: usize = 64 << 10;
+/// Longest source. Published templates have up to 20 KB.
+const SOURCE_BYTES: usize = 1 << 20;
+/// Longest tag, in words and signs.
+const TAG_WORDS: usize = 4_000;
+/// Bytes of a tag without an end, which the engine refuses.
+const OPEN_TAG_BYTES: usize = 1_000;
+/// Most tags: a branch of an `if` nests in the one before it.
+const TAGS: usize = 4_000;
 
 /// A comment, a block of raw text, or the beginning of a tag.
 static OUTSIDE: LazyLock<Option<Regex>> = LazyLock::new(|| {
@@ -38,19 +44,31 @@ pub(super) fn rewritten(source: &str) -> Result<String, TextError> {
     }
     // Jinja2 does so before it reads anything, string literals included.
     let source = crate::text::with_newlines(source);
-    let (mut out, mut rest) = (String::with_capacity(source.len()), source.as_str());
+    let (mut out, mut rest, mut tags) = (String::with_capacity(source.len()), source.as_str(), 0);
     while let Some(found) = OUTSIDE.as_ref().and_then(|outside| outside.find(rest).ok().flatten()) {
         let (before, tag) = rest.split_at(found.start());
         out.push_str(before);
+        let refused = |what: String| {
+            let above = source.get(..source.len() - tag.len()).unwrap_or_default();
+            Err(TextError::Template(format!("{what} (line {})", 1 + above.matches('\n').count())))
+        };
         if found.as_str().len() > 2 {
             out.push_str(found.as_str());
             rest = rest.get(found.end()..).unwrap_or_default();
             continue;
         }
-        // The engine refuses a tag without an end.
-        rest = tag;
-        let Some((mut tokens, after)) = tokens(tag) else { break };
+        let Some((mut tokens, after)) = tokens(tag) else {
+            rest = tag.get(..tag.floor_char_boundary(OPEN_TAG_BYTES)).unwrap_or(tag);
+            break;
+        };
         rest = after;
+        tags += 1;
+        if tags > TAGS {
+            return refused(format!("it has more than {TAGS} tags, which may be nested"));
+        }
+        if tokens.iter().filter(|token| token.kind != Kind::Space).count() > TAG_WORDS {
+            return refused(format!("a tag has more than {TAG_WORDS} words"));
+        }
         operators(&mut tokens);
         let first = tokens.iter_mut().find(|token| token.kind == Kind::Word).filter(|_| tag.starts_with("{%"));
         let is_macro = first.as_ref().is_some_and(|word| word.text == "macro");

@@ -62,7 +62,7 @@ pub(super) fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Piec
     let loaded = untrusted::run(PATIENCE, &|| false, move || {
         let json = outline(&bytes).map_err(|e| TextError::malformed("tokenizer.json", e))?;
         let mut library = Library::from_bytes(&bytes)
-            .map_err(|e| TextError::malformed("tokenizer.json", without_type(&e.to_string())))?;
+            .map_err(|e| TextError::malformed("tokenizer.json", in_names_of_the_file(&e.to_string())))?;
         // The file must not truncate or pad a text.
         library.with_truncation(None).map_err(|e| TextError::malformed("tokenizer.json", e))?;
         library.with_padding(None);
@@ -73,13 +73,24 @@ pub(super) fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Piec
     loaded.unwrap_or_else(|e| Err(TextError::malformed("tokenizer.json", e)))
 }
 
-/// The library's error, without the name of a type of it.
-fn without_type(error: &str) -> String {
-    let untagged = error.split_once("data did not match any variant of untagged enum ");
-    untagged.map_or_else(
-        || error.to_owned(),
-        |(before, rest)| {
-            format!("{before}what is there has no known form{}", rest.trim_start_matches(char::is_alphanumeric))
-        },
-    )
+/// The library's error, with the names of its types replaced by the names in the file.
+fn in_names_of_the_file(error: &str) -> String {
+    const WORDS: &str = "data did not match any variant of untagged enum ";
+    const PARTS: [(&str, &str); 6] = [
+        ("Normalizer", "normalizer"),
+        ("PreTokenizer", "pre_tokenizer"),
+        ("PostProcessor", "post_processor"),
+        ("Decoder", "decoder"),
+        ("Model", "model"),
+        ("Merge", "model.merges"),
+    ];
+    let Some((before, rest)) = error.split_once(WORDS) else { return error.to_owned() };
+    let (of, rest) = rest.split_at(rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len()));
+    match PARTS.iter().find(|(library, _)| of.starts_with(library)) {
+        Some((_, "model.merges")) => format!("{before}`model.merges` has to be a list of pairs{rest}"),
+        Some((_, part)) => {
+            format!("{before}`{part}` has to be an object with a `type` that is known and what belongs to that{rest}")
+        }
+        None => format!("{before}a value is not what it has to be{rest}"),
+    }
 }

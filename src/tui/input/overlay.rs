@@ -96,7 +96,11 @@ fn enter(app: &mut App) {
     let request = match &app.overlay {
         Some(Overlay::List(view)) => match (view.searched(), view.selected().cloned()) {
             (Some(""), _) | (None, None | Some(Item::Heading(_))) => return,
-            (Some(words), _) => Some(Request::Search(words.to_owned())),
+            (Some(words), _) => {
+                let words = words.to_owned();
+                app.overlay = None;
+                return perform::search(app, words);
+            }
             (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
             (_, Some(Item::Hit(row))) => {
                 let here = row.session == app.open.view.name;

@@ -58,6 +58,9 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
         | Notice::Map(_)
         | Notice::FanOut(_)
         | Notice::Aside { done: Some(_), .. }) => away.held = Some(page),
+        page @ (Notice::Found { .. } | Notice::Timeline(_) | Notice::Sessions(_)) => {
+            (away.held, away.news) = (Some(page), true);
+        }
         Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => {
             if let Notice::Finished(message) = &notice {
                 away.news = true;

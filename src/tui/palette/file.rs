@@ -29,7 +29,7 @@ impl Palette {
     /// Reads a theme file. Roles without an entry look as in the base, which is `dark` by default.
     ///
     /// # Errors
-    /// The first error: one line with the file and its line.
+    /// One error, in one line with the file and its line.
     pub fn read(name: &str, path: &str, text: &str) -> Result<Palette, String> {
         read(name, text).map_err(|(span, what)| {
             let at = span.map_or(0, |span| span.start);

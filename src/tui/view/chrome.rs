@@ -286,7 +286,7 @@ fn keys(app: &App) -> Vec<(String, &str)> {
         keys.extend([(key(Action::Panel), "panel"), (key(Action::HistorySearch), "history")]);
     }
     keys.extend([fixed(("/", "commands")), (key(Action::Help), "help")]);
-    keys.extend(app.set_aside.as_ref().map(|page| (TAKE_UP.to_string(), page.title())));
+    keys.extend(app.set_aside.as_ref().map(|_| (TAKE_UP.to_string(), "opens the page")));
     keys
 }
 

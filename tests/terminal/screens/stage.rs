@@ -287,14 +287,13 @@ pub fn looked() -> Sources {
 
 /// A long document with a conversation after it, and the parts that the last answer looked at.
 pub fn context_map() -> ContextMap {
-    let stretch =
-        |from, to, place, number, name: &str, lines| Stretch { from, to, place, number, name: name.into(), lines };
+    let stretch = |from, to, place, number, name: &str| Stretch { from, to, place, number, name: name.into() };
     ContextMap {
         stretches: vec![
-            stretch(0, 40, Place::System, 1, "system text", 0),
-            stretch(40, 581_330, Place::Document, 2, "war.txt", 48_000),
-            stretch(581_330, 585_442, Place::Document, 3, "notes.md", 340),
-            stretch(585_442, 612_204, Place::Turn, 4, "Who tells Pierre that", 0),
+            stretch(0, 40, Place::System, 1, "system text"),
+            stretch(40, 581_330, Place::Document, 2, "war.txt"),
+            stretch(581_330, 585_442, Place::Document, 3, "notes.md"),
+            stretch(585_442, 612_204, Place::Turn, 4, "Who tells Pierre that"),
         ],
         used: 612_204,
         limit: 1_048_576,

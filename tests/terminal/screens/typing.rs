@@ -100,12 +100,12 @@ fn a_page_that_arrives_during_typing_waits() {
     s.event(Event::Paste(" pasted".into()));
     assert_eq!(s.app.open.composer.text(), "The next question: quick? pasted");
     let screen = s.screen();
-    assert!(screen.contains("Ready: Why #3. Shift-Tab shows it") && !screen.contains("fell"), "{screen}");
+    assert!(screen.contains("Shift-Tab shows: Why #3") && !screen.contains("fell"), "{screen}");
     s.press("shift-tab");
     assert!(s.screen().contains("These words fell."));
     s.press("esc");
     let screen = s.screen();
-    assert!(!screen.contains("Ready:") && screen.contains("The next question"), "{screen}");
+    assert!(!screen.contains("shows:") && screen.contains("The next question"), "{screen}");
     // A page requested now opens now.
     s.press("ctrl-u").type_text("/why").press("enter").notify(why());
     assert!(s.screen().contains("These words fell."));
@@ -121,7 +121,7 @@ fn a_page_closes_for_letters_and_pastes_it_does_not_use() {
     assert!(s.screen().contains("These words fell."));
     s.event(Event::Paste(" pasted".into()));
     assert_eq!(s.app.open.composer.text(), "The next question: quick? pasted");
-    assert!(s.screen().contains("Ready: Why #3"));
+    assert!(s.screen().contains("Shift-Tab shows: Why #3"));
 }
 
 #[test]

@@ -31,10 +31,10 @@ fn a_page_that_typing_closed_leaves_no_note_for_good() {
     let mut s = open(80, 24);
     s.press("esc esc").notify(Notice::Timeline(timeline())).type_text("zebra");
     assert_eq!(s.app.open.composer.text(), "zebra");
-    assert!(s.screen().contains("Ready: Timeline. Shift-Tab shows it"));
+    assert!(s.screen().contains("Shift-Tab shows: Timeline"));
     s.wait(9_000);
     let screen = s.screen();
-    assert!(!screen.contains("Ready") && screen.contains("F1 help"), "{screen}");
+    assert!(!screen.contains("shows:") && screen.contains("F1 help"), "{screen}");
     s.press("shift-tab");
     assert!(s.screen().contains("Timeline"));
 }
@@ -274,9 +274,9 @@ fn a_note_ends_with_the_next_key_and_with_its_session() {
     assert!(!s.screen().contains("No other session is open"), "{}", s.screen());
     // A note about text that waits may arrive during typing: it is not gone before it can be read.
     s.notify(Notice::Page { title: "/stats".into(), text: "numbers".into() }).type_text("y");
-    assert!(s.screen().contains("Ready: /stats."), "{}", s.screen());
+    assert!(s.screen().contains("Shift-Tab shows: /stats"), "{}", s.screen());
     s.wait(1_000).type_text("z");
-    assert!(!s.screen().contains("Ready: /stats.") && s.screen().contains("Shift-Tab /stats"), "{}", s.screen());
+    assert!(!s.screen().contains("shows:") && s.screen().contains("Shift-Tab opens the page"), "{}", s.screen());
     let mut s = Stage::new(80, 24).ready(gpu());
     s.notify(Notice::Session(opened(1))).press("ctrl-x");
     assert!(s.screen().contains("Nothing is queued"), "{}", s.screen());

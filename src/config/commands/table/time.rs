@@ -96,7 +96,7 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
     let mut words = a.words()?.into_iter();
     let target = match (words.next(), words.next()) {
         (_, Some(_)) => return Err("takes one branch; put quotes around spaces".into()),
-        (None, _) => BranchTarget::List,
+        (None, _) => return runtime(Request::Timeline),
         (Some("next"), _) => BranchTarget::Sibling(Sibling::Next),
         (Some("prev"), _) => BranchTarget::Sibling(Sibling::Prev),
         (Some(word), _) => match word.parse() {
