@@ -231,11 +231,15 @@ fn the_memory_of_a_context_is_known_before_its_allocation() {
     let spec = sparse();
     let mut cache = b.cache(&spec, 1 << 17).unwrap();
     for length in [1, 64, 65, 4_096, 50_000, 50_001, 100_000, 10] {
-        let (before, wants) = (b.room().unwrap().unwrap(), b.wants(&cache, length));
+        let (before, wants) = (b.room().unwrap().unwrap(), b.wants_anew(&cache, usize::MAX, length));
         b.reserve(&mut cache, length).unwrap();
-        assert_eq!((before - b.room().unwrap().unwrap(), b.wants(&cache, length)), (wants, 0), "{length} tokens");
+        assert_eq!(
+            (before - b.room().unwrap().unwrap(), b.wants_anew(&cache, usize::MAX, length)),
+            (wants, 0),
+            "{length} tokens"
+        );
     }
-    assert!(b.wants(&cache, 110_000) > 0);
+    assert!(b.wants_anew(&cache, usize::MAX, 110_000) > 0);
 }
 
 #[test]

@@ -160,8 +160,8 @@ pub fn measured(context: &Context) -> Result<(String, Checkpoint), Failure> {
 /// Opens a checkpoint for a measurement, with its stored weights unless the settings name a form.
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
-    checkpoint.set_recipe(Recipe::asked_for(context.config().model.weights).unwrap_or_default());
-    checkpoint.set_prefill(context.config().model.prefill);
+    checkpoint.recipe = Recipe::asked_for(context.config().model.weights).unwrap_or_default();
+    checkpoint.prefill = context.config().model.prefill;
     Ok(checkpoint)
 }
 

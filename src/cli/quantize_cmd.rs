@@ -45,7 +45,7 @@ pub(super) fn run(
         return Err(Failure::new(Exit::Usage, text).hint("Name a model folder"));
     }
     let mut source = Checkpoint::open(&name)?;
-    source.set_recipe(to);
+    source.recipe = to;
     let texts = calibrate.map(|docs| texts(context, &name, docs)).transpose()?;
     let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
     refuse_place(&source, output)?;
@@ -55,7 +55,7 @@ pub(super) fn run(
     claim.remove_left()?;
     let head_bytes = source.directory().map_or(0, |from| already(&from.join(FOLDER)));
     let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
-    let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
+    let needed = source.bytes(source.recipe) + head_bytes + statistics_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
         let text = format!("{} needs {}, {} are free there", output.display(), bytes(needed), bytes(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
@@ -123,7 +123,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
                 })
             };
             let parts: serde_json::Value = parts.iter().map(part).collect();
-            serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
+            serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe.name(), "parts": parts })
         },
         || {
             // The loss of an earlier packing is unknown.
@@ -133,7 +133,7 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             } else {
                 format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
             };
-            let (name, form, out, total) = (source.name(), source.recipe().name(), output.display(), bytes(total));
+            let (name, form, out, total) = (source.name(), source.recipe.name(), output.display(), bytes(total));
             format!("{name} as {form} weights in {out}: {total}, {lost}{of}. Use it: sala-chat --model {out}")
         },
     )
@@ -240,7 +240,7 @@ fn statistics(
 ) -> Result<Statistics, Failure> {
     let mut checkpoint = open::checkpoint(context, model)?;
     // Statistics under one `id` must not depend on how this machine prefills.
-    checkpoint.set_prefill(Precision::Bf16);
+    checkpoint.prefill = Precision::Bf16;
     if let Some(kept) = Statistics::kept(output, id, checkpoint.spec()) {
         context.note("Using the statistics of an earlier run");
         return Ok(kept);

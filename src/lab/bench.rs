@@ -95,7 +95,7 @@ fn bench<B: Backend>(
     let vocab = model.spec().vocab as u64;
     let token = |i: u64| ((i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab) as Token;
     let mut bench = Bench {
-        s: Subject { b, model, live, prefill: checkpoint.prefill() },
+        s: Subject { b, model, live, prefill: checkpoint.prefill },
         args,
         decode: args.decode as usize,
         read_gb_per_s,
@@ -105,7 +105,7 @@ fn bench<B: Backend>(
     };
     let mut rows = Vec::new();
     for context in contexts {
-        let (weights, prefill) = (checkpoint.weights_name(), checkpoint.prefill().name());
+        let (weights, prefill) = (checkpoint.weights_name(), checkpoint.prefill.name());
         let row = json!({"context": context, "weights": weights, "prefill": prefill, "load_s": load_s});
         rows.push(bench.context(context, row).with_context(|| format!("at a context of {context}"))?);
     }
@@ -341,6 +341,6 @@ fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 {
     let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
     let keys = (s.level1_rows(context) + s.level2_rows(context)) as f64 * row;
     let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;
-    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
+    let count = |mixer: Mixer| spec.layers(mixer) as f64;
     weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
 }

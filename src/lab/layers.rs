@@ -115,7 +115,7 @@ impl<B: Backend> Lightning<B> {
 
     pub fn start(&mut self, b: &mut B, position: usize) -> Result<()> {
         b.seek(position)?;
-        b.write_state(&mut self.state, self.start.as_ref())
+        b.write_states(&mut [(&mut self.state, self.start.as_ref())])
     }
 
     pub fn write(&mut self, b: &mut B, rows: &[f32]) -> Result<()> {
@@ -144,7 +144,7 @@ impl<B: Backend> Lightning<B> {
     pub fn end(&mut self, b: &mut B) -> Result<Vec<f32>> {
         b.fold(&mut self.state, &self.spec)?;
         b.folded();
-        Ok(numbers(&b.read_state(&self.state)?))
+        Ok(b.read_states(&[&self.state])?.iter().flat_map(numbers).collect())
     }
 }
 

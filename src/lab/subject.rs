@@ -19,7 +19,7 @@ impl<'a, B: Backend> Subject<'a, B> {
     pub fn open(b: &'a mut B, checkpoint: &Checkpoint, limit: usize) -> Result<Self> {
         let model = Model::load(b, checkpoint, |_| {})?;
         let live = Live::new(b, &model, limit.next_multiple_of(64), &[])?;
-        Ok(Subject { b, model, live, prefill: checkpoint.prefill() })
+        Ok(Subject { b, model, live, prefill: checkpoint.prefill })
     }
 
     pub fn reset(&mut self) -> Result<()> {

@@ -175,7 +175,7 @@ mod tests {
         let places: Vec<(usize, usize)> = steps.iter().map(|s| (s.text_start, s.text_end)).collect();
         assert_eq!(places, [(0, 7), (7, 13)]);
         let take = |live: &mut Path, step: &Step| {
-            let done = JobDone { prompt_in_state: step.prompt.len() as u64, ..JobDone::new(Ended::Read) };
+            let done = JobDone { ended: Ended::Read, prompt_in_state: step.prompt.len() as u64, ..JobDone::default() };
             absorb(&renderer, "f", live, &rendered, step, (&done, &[]))
         };
         // The state was lost between the two jobs.

@@ -21,7 +21,7 @@ fn rows_read_together_equal_rows_written_separately() {
             let image =
                 ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
             let mut state = b.recurrent(&lightning).unwrap();
-            b.write_state(&mut state, Some(&image)).unwrap();
+            b.write_states(&mut [(&mut state, Some(&image))]).unwrap();
             states.push((state, image));
         }
         let refs: Vec<_> = states.iter().map(|(state, _)| state).collect();
@@ -38,7 +38,7 @@ fn rows_read_together_equal_rows_written_separately() {
         let mut all: Vec<_> = states.iter_mut().enumerate().map(|(of, (state, _))| (state, wanted(of))).collect();
         b.write_states(&mut all).unwrap();
         for (of, (state, _)) in states.iter().enumerate() {
-            let read = b.read_state(state).unwrap();
+            let read = b.read_states(&[state]).unwrap().remove(0);
             match wanted(of) {
                 Some(image) => assert!(read.data == image.data, "state {of}"),
                 None => assert!(read.data.iter().all(|byte| *byte == 0)),
@@ -86,7 +86,7 @@ fn an_image_holds_the_state_at_its_request() {
         let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (round << 20)).to_le_bytes()).collect();
         let image =
             ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
-        states.iter_mut().for_each(|state| b.write_state(state, Some(&image)).unwrap());
+        states.iter_mut().for_each(|state| b.write_states(&mut [(state, Some(&image))]).unwrap());
         let mut rows = self::image(&spec, 0, 700);
         for tensor in &mut rows.tensors {
             tensor.name.truncate(tensor.name.len() - ".3".len());

@@ -74,7 +74,7 @@ fn cut_at_positions(mut b: Cuda, resident: bool) {
     // The lender returns to its start, then to nothing.
     let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| rows(&mut b, fork, 0..cut + 5_000)).collect();
     // All of it has memory; to write it anew takes what others have of that once more.
-    let (before, wants) = (held(&b), [b.wants(&from, ROWS), b.wants_anew(&from, 100, ROWS)]);
+    let (before, wants) = (held(&b), [b.wants_anew(&from, usize::MAX, ROWS), b.wants_anew(&from, 100, ROWS)]);
     assert!(wants[0] == 0 && (wants[1] > 0 || !resident), "{wants:?}");
     b.own_rows(&mut [&mut from], 100).unwrap();
     b.reserve(&mut from, ROWS).unwrap();

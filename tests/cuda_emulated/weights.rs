@@ -63,7 +63,7 @@ fn projected<B: Backend>(b: &mut B, w: &B::Matrix, norm: &B::Vector, [out, inner
     b.write(&mut h, &values).unwrap();
     let pass = Pass::Verify { rows: 1 };
     b.set_tokens(&[0]).unwrap();
-    b.norm_linear(&mut to, &h, norm, 1e-6, w, pass).unwrap();
+    b.norm_linear(&mut to, &h, norm, 1e-6, w, None, pass).unwrap();
     let found = b.read(&to, 1).unwrap();
     b.advance(pass, 0).unwrap();
     found
@@ -177,7 +177,7 @@ fn spare_weights_are_freed_on_demand() {
     b.write(&mut h, &values).unwrap();
     let mut read = |b: &mut Cuda, segment: usize| {
         b.segment_at(segment);
-        b.norm_linear(&mut to, &h, &norm, 1e-6, &w, Pass::Prefill { rows }).unwrap();
+        b.norm_linear(&mut to, &h, &norm, 1e-6, &w, None, Pass::Prefill { rows }).unwrap();
         b.read(&to, rows).unwrap()
     };
     let alone = b.memory().weights;

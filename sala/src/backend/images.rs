@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Memory, Result, internal};
+use super::{Memory, Result};
 use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
 /// Rows and states as images, and buffers for tests. Runs outside of steps and waits for the device. The bytes of rows
@@ -55,12 +55,6 @@ pub trait Images: Memory {
     }
     /// Committed states; fold first. `[heads, d, d]` f32
     fn read_states(&mut self, states: &[&Self::Recurrent]) -> Result<Vec<ImageTensor>>;
-    fn read_state(&mut self, state: &Self::Recurrent) -> Result<ImageTensor> {
-        self.read_states(&[state])?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
-    }
     /// The inverse of [`Images::read_states`]; `None` sets zero.
     fn write_states(&mut self, states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)]) -> Result<()>;
-    fn write_state(&mut self, state: &mut Self::Recurrent, image: Option<&ImageTensor>) -> Result<()> {
-        self.write_states(&mut [(state, image)])
-    }
 }

@@ -112,11 +112,8 @@ pub trait Memory: Sized + Send + 'static {
     /// Grows a cache, and those that share its memory, so that positions below `limit` can be written. Runs outside of
     /// steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
-    /// Bytes that [`Memory::reserve`] of `limit` positions would allocate.
-    fn wants(&self, cache: &Self::Cache, limit: usize) -> u64 {
-        self.wants_anew(cache, usize::MAX, limit)
-    }
-    /// The same after [`Images::own_rows`](super::Images::own_rows) of `keep`, which replaces shared memory.
+    /// Bytes that [`Memory::reserve`] of `limit` positions would allocate after
+    /// [`Images::own_rows`](super::Images::own_rows) of `keep`, which replaces shared memory.
     fn wants_anew(&self, cache: &Self::Cache, keep: usize, limit: usize) -> u64;
     /// Bytes still available to caches and states; `None` if unknown.
     fn room(&self) -> Result<Option<u64>>;

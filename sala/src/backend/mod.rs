@@ -179,8 +179,23 @@ pub(crate) fn shape(op: &'static str, expected: impl std::fmt::Display, found: i
     BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
 }
 
+/// [`BackendError::Shape`] unless `holds`.
+pub(crate) fn check_shape(
+    holds: bool,
+    op: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> Result<()> {
+    if holds { Ok(()) } else { Err(shape(op, expected, found)) }
+}
+
 pub fn internal(op: &'static str, what: &'static str) -> BackendError {
     BackendError::Internal { op, what }
+}
+
+/// [`BackendError::Internal`] with what was found, unless `holds`.
+pub(crate) fn invariant(holds: bool, op: &'static str, found: &'static str) -> Result<()> {
+    if holds { Ok(()) } else { Err(internal(op, found)) }
 }
 
 pub type Result<T, E = BackendError> = std::result::Result<T, E>;

@@ -49,37 +49,9 @@ impl PagedPlan {
     }
 }
 
-struct Layers {
-    layers: u64,
-    kv_heads: u64,
-    block: u64,
-    row: u64,
-}
-
-impl Layers {
-    fn of(spec: &ModelSpec) -> Layers {
-        let s = &spec.sparse;
-        Layers {
-            layers: spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count() as u64,
-            kv_heads: s.kv_heads as u64,
-            block: s.block as u64,
-            row: (s.kv_heads * s.head_dim * 2) as u64,
-        }
-    }
-}
-
-fn compressed_bytes(spec: &ModelSpec) -> u64 {
-    let (s, Layers { layers, row, .. }) = (spec.sparse.stride as u64, Layers::of(spec));
-    layers * (row / s + row / (4 * s))
-}
-
-fn row_bytes(spec: &ModelSpec) -> u64 {
-    let Layers { layers, row, .. } = Layers::of(spec);
-    2 * layers * row
-}
-
-pub fn token_bytes(spec: &ModelSpec) -> u64 {
-    row_bytes(spec) + compressed_bytes(spec)
+/// Bytes of a token in all layers: of keys and values, and of compressed keys.
+fn token_bytes(spec: &ModelSpec) -> [u64; 2] {
+    spec.sparse.token_bytes().map(|bytes| (spec.layers(Mixer::Sparse) * bytes) as u64)
 }
 
 fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
@@ -94,14 +66,14 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     // A prefill pass widens packed weights one slice at a time.
     let widened = SLICE_BYTES;
     let state = 4 * l.heads * l.head_dim * l.head_dim;
-    let states = 2 * state * spec.mixers.iter().filter(|m| **m == Mixer::Lightning).count();
+    let states = 2 * state * spec.layers(Mixer::Lightning);
     let selection = 96 << 20;
     (pass + widened + states + selection) as u64
 }
 
 /// `free`: bytes that the weights leave.
 pub fn resident_tokens(spec: &ModelSpec, free: u64) -> u64 {
-    free.saturating_sub(RESERVE_BYTES) / token_bytes(spec).max(1)
+    free.saturating_sub(RESERVE_BYTES) / token_bytes(spec).iter().sum::<u64>().max(1)
 }
 
 /// The plan for `tokens` with keys and values in host memory, for passes of `rows` rows; `free`: device bytes that the
@@ -110,14 +82,16 @@ pub fn resident_tokens(spec: &ModelSpec, free: u64) -> u64 {
 /// # Errors
 /// The bytes that would have to be free.
 pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
-    let Layers { layers, kv_heads, block, row } = Layers::of(spec);
+    let (s, layers) = (&spec.sparse, spec.layers(Mixer::Sparse) as u64);
+    let (kv_heads, block, row) = (s.kv_heads as u64, s.block as u64, (s.kv_heads * s.head_dim * 2) as u64);
+    let [rows_of_token, compressed] = token_bytes(spec);
     // A slot, with its share of the owner, stamp and list arrays.
     let slot = layers * kv_heads * (2 * block * (row / kv_heads.max(1)) + 48);
     let all = tokens.div_ceil(block.max(1)).max(1);
     let tables = layers * kv_heads * all * 4;
-    let fixed = work_bytes(spec, rows) + SPARE_BYTES + tokens * compressed_bytes(spec) + tables;
+    let fixed = work_bytes(spec, rows) + SPARE_BYTES + tokens * compressed + tables;
     let context = (all * block * 2 * row).max(1);
-    let least = fixed + (spec.sparse.topk as u64).min(all) * slot + LEAST_STAGED.min(context);
+    let least = fixed + (s.topk as u64).min(all) * slot + LEAST_STAGED.min(context);
     if free < least {
         return Err(least);
     }
@@ -129,7 +103,7 @@ pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<Pa
         blocks: number(blocks),
         staged_rows: number(staged / (2 * row).max(1)),
         here: blocks * slot,
-        host: tokens * row_bytes(spec),
+        host: tokens * rows_of_token,
     })
 }
 
@@ -185,6 +159,6 @@ mod tests {
 
     #[test]
     fn a_token_costs_8_kib_and_its_compressed_keys() {
-        assert_eq!(token_bytes(&spec()), 8192 + 320);
+        assert_eq!(token_bytes(&spec()), [8192, 320]);
     }
 }

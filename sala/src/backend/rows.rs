@@ -36,20 +36,9 @@ pub trait Rows: Memory {
     fn hint_next_op(&mut self, _op: NextOp<'_, Self::Vector>) {}
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
     fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
-    /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (docs/model.md §3).
+    /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (docs/model.md §3). A prefill pass may compute only the columns `only`,
+    /// whole sections of the weight.
     fn norm_linear(
-        &mut self,
-        dst: &mut Self::Buf,
-        h: &Self::Buf,
-        norm: &Self::Vector,
-        eps: f32,
-        w: &Self::Matrix,
-        pass: Pass,
-    ) -> Result<()> {
-        self.norm_linear_of(dst, h, norm, eps, w, None, pass)
-    }
-    /// The same; a prefill pass may compute only the columns `only`, whole sections of the weight.
-    fn norm_linear_of(
         &mut self,
         dst: &mut Self::Buf,
         h: &Self::Buf,

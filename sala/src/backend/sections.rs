@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Result, internal};
+use super::{Result, internal, invariant};
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::Precision;
 
@@ -52,10 +52,8 @@ pub(super) fn within(sections: &[Section], only: Option<&Range<usize>>) -> Resul
 }
 
 pub(super) fn check(sections: &[Section], out: usize) -> Result<()> {
-    if sections.iter().map(|s| s.rows).sum::<usize>() == out {
-        return Ok(());
-    }
-    Err(internal("gemm", "sections that are not the whole weight"))
+    let rows: usize = sections.iter().map(|s| s.rows).sum();
+    invariant(rows == out, "gemm", "sections that are not the whole weight")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The step: what changes from pass to pass.
 
-use super::{Memory, Pass, Result, StepKey, internal};
+use super::{Memory, Pass, Result, StepKey, check_shape, invariant};
 use crate::engine::protocol::Token;
 
 /// The position of a sequence on a device. One sequence is active at a time; [`Steps::go_to`] changes it.
@@ -41,9 +41,8 @@ impl Group {
             (Pass::Verify { .. }, false) => set.to_vec(),
             _ => vec![Group { place: hand, rows: pass.rows() }],
         };
-        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
-            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
-        }
+        let holds = groups.len() == given && groups.iter().map(|g| g.rows).sum::<usize>() == pass.rows();
+        invariant(holds, "verify", "rows and sequences of a pass do not belong together")?;
         Ok(groups)
     }
 }
@@ -76,6 +75,7 @@ pub trait Steps: Memory {
     /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they are pending in every
     /// lightning layer, after a prefill pass nothing is pending.
     fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
+        check_shape(rows <= pass.rows(), "advance", format_args!("at most {} rows", pass.rows()), rows)?;
         self.go_to(self.place().advanced(pass, rows))
     }
     fn folded(&mut self);

@@ -22,8 +22,6 @@ pub enum Exit {
 }
 
 const SIGNAL: u8 = 128;
-const HANGUP: u8 = 1;
-const INTERRUPT: u8 = 2;
 
 impl Exit {
     pub const ALL: [Exit; 11] = [
@@ -40,7 +38,7 @@ impl Exit {
         Exit::Stopped,
     ];
     /// The terminal is gone.
-    pub const HANGUP: Exit = Exit::Signal(HANGUP);
+    pub const HANGUP: Exit = Exit::Signal(1);
 
     pub fn by_signal(signal: i32) -> Exit {
         Exit::from(i32::from(SIGNAL).saturating_add(signal))
@@ -62,7 +60,7 @@ impl Exit {
             Exit::Unreadable => (7, "unreadable", "state or session unreadable, or an answer that could not be saved"),
             Exit::NoInput => (66, "no_input", "an input file is missing"),
             Exit::Disk => (74, "disk", "the disk failed or is full"),
-            Exit::Stopped => (SIGNAL + INTERRUPT, "stopped", BY_SIGNAL),
+            Exit::Stopped => (130, "stopped", BY_SIGNAL),
             Exit::Signal(n) => (SIGNAL.saturating_add(n), "signal", BY_SIGNAL),
         }
     }

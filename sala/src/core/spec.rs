@@ -91,6 +91,11 @@ impl SparseSpec {
     pub fn level2_rows(&self, length: usize) -> usize {
         compressed(length, 4 * self.kernel, 4 * self.stride)
     }
+    /// Bytes of a token in one layer, in bf16: of key and value, and of compressed keys.
+    pub fn token_bytes(&self) -> [usize; 2] {
+        let row = self.kv_heads * self.head_dim * 2;
+        [2 * row, row / self.stride + row / (4 * self.stride)]
+    }
     /// Columns of the fused projection: q, k, v, gate.
     pub fn projection_width(&self) -> usize {
         let gate = if self.gate { self.heads } else { 0 };
@@ -195,6 +200,11 @@ pub enum SpecError {
 }
 
 impl ModelSpec {
+    /// Number of layers of a kind.
+    pub fn layers(&self, kind: Mixer) -> usize {
+        self.mixers.iter().filter(|mixer| **mixer == kind).count()
+    }
+
     pub fn parameters(&self) -> u64 {
         self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum()
     }
@@ -284,7 +294,7 @@ mod tests {
     fn demo_config_reads_as_the_model_card_says() {
         let spec = ModelSpec::from_json(DEMO).unwrap();
         assert_eq!((spec.hidden, spec.intermediate, spec.vocab), (256, 768, 3072));
-        assert_eq!(spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count(), 3);
+        assert_eq!(spec.layers(Mixer::Sparse), 3);
         assert_eq!((spec.sparse.topk, spec.sparse.local_blocks), (48, 16));
         assert_eq!(spec.eos, [2, 4]);
         assert!((spec.residual_scale - 1.4 / 8f32.sqrt()).abs() < 1e-7);

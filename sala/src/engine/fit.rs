@@ -160,7 +160,7 @@ pub(super) fn choose<B: Memory>(
         None if on_gpu => automatic(&sizes, free, options.context).map_err(no_room)?,
         None => (Recipe::Stored, None),
     };
-    checkpoint.set_recipe(recipe);
+    checkpoint.recipe = recipe;
     Ok(line)
 }
 

@@ -6,7 +6,7 @@ use super::failure::guarded;
 use super::room;
 use super::schedule::{self, Read, Want};
 use super::sequence::{Now, Run, Stage};
-use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
+use super::speculate::{DecodeError, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
@@ -49,7 +49,7 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     pub(super) fn never_begun(&self, id: u64) {
-        let done = JobDone { memory: self.backend.memory(), ..JobDone::new(Ended::Cancelled) };
+        let done = JobDone { ended: Ended::Cancelled, memory: self.backend.memory(), ..JobDone::default() };
         self.send(EngineEvent::Done { id, done: Box::new(done) });
     }
 
@@ -243,7 +243,7 @@ impl<B: DraftOps> Worker<'_, B> {
             let round = guarded(|| {
                 self.take(sequence)?;
                 let (b, model, live) = (&mut self.backend, &self.model, &mut self.live);
-                self.decoder.settle(b, model, live, *proposal, &own, Pace::Shared(ids.len()))
+                self.decoder.settle(b, model, live, *proposal, &own, ids.len())
             });
             match round {
                 Ok(round) => {
@@ -271,7 +271,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 return Ok(Err(now));
             }
             let (b, model) = (&mut self.backend, &self.model);
-            match self.decoder.propose(b, model, &self.live, rows, Pace::Shared(sequences))? {
+            match self.decoder.propose(b, model, &self.live, rows, sequences)? {
                 Proposed::Over(round) => Ok(Err(self.report(&mut run, round))),
                 Proposed::Rows(proposal) => Ok(Ok(proposal)),
             }

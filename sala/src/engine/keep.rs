@@ -33,7 +33,7 @@ impl Found {
     /// Replaces the checkpoint by the weights of an earlier start with the same recipe, if there are any, and returns
     /// a note.
     pub(super) fn instead_of(self, checkpoint: Checkpoint) -> (Checkpoint, Option<String>) {
-        match self.0.into_iter().find(|(recipe, _)| *recipe == checkpoint.recipe()) {
+        match self.0.into_iter().find(|(recipe, _)| *recipe == checkpoint.recipe) {
             Some((recipe, Ok(earlier))) => {
                 let name = Some(recipe).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
                 let name = name.or_else(|| earlier.published()).unwrap_or_default();
@@ -65,7 +65,7 @@ pub(super) fn likely(options: &EngineOptions) -> bool {
 /// Packs the loaded weights in the background, unless they are small, kept already, or the disk is too full. Returns a
 /// note.
 pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Option<u64>) -> Option<String> {
-    let recipe = checkpoint.recipe();
+    let recipe = checkpoint.recipe;
     let bytes = checkpoint.bytes(recipe);
     if !checkpoint.packs_while_loading(recipe) || bytes < WORTH_BYTES {
         return None;
@@ -157,18 +157,18 @@ mod tests {
             let options = EngineOptions { keep_weights: keep_weights.clone(), weights, ..EngineOptions::default() };
             // The recipe is chosen during the search.
             let found = look(&checkpoint, &options);
-            checkpoint.set_recipe(recipe);
+            checkpoint.recipe = recipe;
             found.instead_of(checkpoint)
         };
         assert_eq!(earlier(Recipe::Bits8, WeightsChoice::Auto).1, None, "nothing is kept yet");
         let mut packed = Checkpoint::open_dir(&folder).unwrap();
-        packed.set_recipe(Recipe::Bits8);
+        packed.recipe = Recipe::Bits8;
         let kept = dir.path().join(packed.fingerprint());
         quantize(&packed, None, &kept, &Cancel::default(), &mut |_| ()).unwrap();
         for weights in [WeightsChoice::Auto, WeightsChoice::Bits8] {
             let (checkpoint, line) = earlier(Recipe::Bits8, weights);
             assert_eq!(line.unwrap(), "8-bit weights as an earlier start packed them.");
-            assert_eq!((checkpoint.recipe(), checkpoint.fingerprint()), (Recipe::Bits8, packed.fingerprint()));
+            assert_eq!((checkpoint.recipe, checkpoint.fingerprint()), (Recipe::Bits8, packed.fingerprint()));
         }
         assert_eq!(earlier(Recipe::Stored, WeightsChoice::Auto).1, None, "plain weights are not packed");
         assert_eq!(earlier(Recipe::Bits4, WeightsChoice::Auto).1, None, "another recipe");

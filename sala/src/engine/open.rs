@@ -39,15 +39,15 @@ pub(super) fn run(options: &EngineOptions, parking: &mut Parking<'_>) -> Result<
     });
     match gpu {
         // The receiver may have ended meanwhile, for lack of a tokenizer.
-        Gpu::Opened(_) if !loading(parking.events, 0.0) => Ok(Left::Ended),
-        Gpu::Opened(backend) => {
+        Ok(_) if !loading(parking.events, 0.0) => Ok(Left::Ended),
+        Ok(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
-            choose_and_load(*backend, checkpoint, found, options, notes, parking)
+            choose_and_load(backend, checkpoint, found, options, notes, parking)
         }
-        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
+        Err(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), exit: Exit::NoDevice })
         }
-        Gpu::Refused(why) => {
+        Err(why) => {
             if options.device == DeviceChoice::Auto {
                 too_large_for_cpu(&checkpoint, &why)?;
                 notes.push(format!("{why}. Running on the CPU."));
@@ -70,7 +70,7 @@ pub(super) fn run_on<B: DraftOps>(
 fn open(options: &EngineOptions) -> Result<Checkpoint, Failure> {
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
-    checkpoint.set_prefill(options.prefill);
+    checkpoint.prefill = options.prefill;
     Ok(checkpoint)
 }
 
@@ -83,7 +83,9 @@ fn choose_and_load<B: DraftOps>(
     mut notes: Vec<String>,
     parking: &mut Parking<'_>,
 ) -> Result<Left, Failure> {
-    notes.extend(fit::choose(&backend, &mut checkpoint, options, parking.form())?);
+    // Kept state depends on the form of the first load.
+    let earlier = parking.loaded.as_ref().map(|(_, form)| *form);
+    notes.extend(fit::choose(&backend, &mut checkpoint, options, earlier)?);
     let (checkpoint, note) = found.instead_of(checkpoint);
     notes.extend(note);
     load(backend, Arc::new(checkpoint), options, notes, parking)
@@ -113,36 +115,20 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
     })
 }
 
-enum Gpu {
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is none to open"))]
-    Opened(Box<GpuBackend>),
-    Refused(String),
-}
-
+/// The error is the reason why there is none.
 #[cfg(feature = "cuda")]
-type GpuBackend = crate::backend::cuda::Cuda;
-#[cfg(not(feature = "cuda"))]
-type GpuBackend = Cpu;
-
-#[cfg(feature = "cuda")]
-fn open_gpu(options: &EngineOptions) -> Gpu {
-    match options.device {
-        DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
-        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, device_options(options)) {
-            Ok(backend) => Gpu::Opened(Box::new(backend)),
-            Err(error) => Gpu::Refused(error.to_string()),
-        },
+fn open_gpu(options: &EngineOptions) -> Result<crate::backend::cuda::Cuda, String> {
+    use crate::backend::cuda::{Cuda, Options};
+    if options.device == DeviceChoice::Cpu {
+        return Err("not asked for".into());
     }
-}
-
-#[cfg(feature = "cuda")]
-fn device_options(options: &EngineOptions) -> crate::backend::cuda::Options {
-    crate::backend::cuda::Options { most_bytes: options.gpu_memory, prefill: options.prefill, ..Default::default() }
+    let own = Options { most_bytes: options.gpu_memory, prefill: options.prefill, ..Options::default() };
+    Cuda::open(options.gpu, own).map_err(|error| error.to_string())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_gpu(_: &EngineOptions) -> Gpu {
-    Gpu::Refused("this program was built without GPU support".into())
+fn open_gpu(_: &EngineOptions) -> Result<Cpu, String> {
+    Err("this program was built without GPU support".into())
 }
 
 fn load<B: DraftOps>(
@@ -199,20 +185,20 @@ fn load<B: DraftOps>(
         notes,
         ..ModelInfo::default()
     };
-    parking.loaded = Some((info.clone(), checkpoint.recipe()));
+    parking.loaded = Some((info.clone(), checkpoint.recipe));
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
     Ok(Worker::new(backend, model, live, Decoder::new(head), info, events).serve(parking, options.park_after))
 }
 
 /// The number type of the weights, and that of the products if it differs.
 fn number_types(checkpoint: &Checkpoint) -> String {
-    let kept = match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
+    let kept = match (checkpoint.recipe, checkpoint.published(), checkpoint.dtype()) {
         (Recipe::Stored, Some(published), _) => published,
         (recipe, ..) if recipe.packs() => recipe.name().into(),
         (_, None, Dtype::F32) => "f32".into(),
         (_, _, Dtype::F32 | Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
     };
-    match checkpoint.prefill() {
+    match checkpoint.prefill {
         Precision::Bf16 => kept,
         Precision::Fp8 => format!("{kept}, prefill in {}", Precision::Fp8.name()),
     }
@@ -239,7 +225,7 @@ pub fn open_head<B: DraftOps>(
         DraftChoice::Auto => None,
     };
     let own = checkpoint.directory().map(|dir| dir.join(FOLDER)).filter(|dir| dir.is_dir());
-    let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
+    let options = DraftOptions { recipe: checkpoint.recipe, ..DraftOptions::default() };
     match folder.map(Path::to_path_buf).or(own) {
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &options).map(Some),
         None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &options).map(Some),

@@ -80,11 +80,6 @@ impl Parking<'_> {
         EngineOptions { device, ..options.clone() }
     }
 
-    /// The form of the weights of the first load: kept state depends on it.
-    pub(super) fn form(&self) -> Option<Recipe> {
-        self.loaded.as_ref().map(|(_, form)| *form)
-    }
-
     fn send(&self, event: EngineEvent) {
         // The receiver closes when the program ends.
         let _ = self.events.send(event);

@@ -110,10 +110,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub fn new(calibration: Calibration) -> Policy {
-        Policy { calibration, ..Policy::default() }
-    }
-
     /// Starts a job: windows and times start anew, the measured costs stay.
     pub fn begin(&mut self) {
         self.window.clear();

@@ -102,14 +102,7 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// Whether there is memory for the next task of a sequence. Earlier requests have precedence.
-    pub(super) fn grant(&mut self, sequence: SequenceId) -> Grant {
-        match self.look_for_room(sequence) {
-            Ok(grant) => grant,
-            Err(error) => Grant::Never(error),
-        }
-    }
-
-    fn look_for_room(&mut self, sequence: SequenceId) -> Result<Grant, DecodeError> {
+    pub(super) fn grant(&mut self, sequence: SequenceId) -> Result<Grant, DecodeError> {
         loop {
             let Some(slot) = self.slots.get(&sequence) else { return Ok(Grant::Go) };
             let (position, limit) = (self.position(sequence), self.live.limit());

@@ -12,7 +12,7 @@ use crate::model::{Live, Sequence};
 /// Minimum number of tokens to share from another sequence: fewer are read sooner, and take almost no memory.
 const WORTH_SHARING: usize = 1_024;
 
-const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
+pub(super) const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
 
 impl<B: DraftOps> Worker<'_, B> {
     /// The state of a sequence; `None` while it has no memory.

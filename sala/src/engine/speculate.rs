@@ -15,7 +15,7 @@ mod rounds;
 mod tests;
 
 use self::generation::{Generation, finite};
-pub use self::rounds::{Pace, Proposal, Proposed, Round};
+pub use self::rounds::{Proposal, Proposed, Round};
 use super::look;
 use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
@@ -59,8 +59,9 @@ pub type Result<T, E = DecodeError> = std::result::Result<T, E>;
 /// Finds drafts from every token so far; the second argument limits their number.
 pub type Finder = Box<dyn FnMut(&[Token], usize) -> Option<Lookup> + Send>;
 
+/// A conversation's decoder state without its draft window.
 #[derive(Default)]
-struct Conversation {
+pub struct Conversation {
     index: NgramIndex,
     policy: Policy,
     finder: Option<Finder>,
@@ -76,9 +77,6 @@ pub struct Parked<B: DraftOps> {
     conversation: Conversation,
     window: Option<DraftWindow<B>>,
 }
-
-/// A copy of a conversation's decoder state without its draft window.
-pub struct Known(Conversation);
 
 pub struct Decoder<B: DraftOps> {
     head: Option<DraftHead<B>>,
@@ -115,15 +113,15 @@ impl<B: DraftOps> Decoder<B> {
 
     /// Copies the active conversation's decoder state for [`Decoder::copy_to`], while nothing is generated. Uses no
     /// device: a long history is copied while a device copies its rows.
-    pub fn known(&mut self) -> Known {
+    pub fn known(&mut self) -> Conversation {
         let Conversation { index, policy, last_logits, .. } = &self.now;
         let (index, policy, last_logits) = (index.clone(), policy.clone(), last_logits.clone());
-        Known(Conversation { index, policy, last_logits, ..Conversation::default() })
+        Conversation { index, policy, last_logits, ..Conversation::default() }
     }
 
-    pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Known, to: &mut Parked<B>) -> Result<()> {
+    pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Conversation, to: &mut Parked<B>) -> Result<()> {
         let tensors = self.export(b, model)?;
-        to.conversation = known.0;
+        to.conversation = known;
         let position = self.now.index.tokens().len();
         if let (Some(head), Some(window)) = (&mut self.head, &mut to.window) {
             head.swap(window);

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::failure::guarded;
 use super::room::Grant;
 use super::sequence::{Held, Slot, Task};
+use super::slots::MISSING;
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
@@ -112,7 +113,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut without_room: BTreeSet<SequenceId> = waits.map(|(id, _)| *id).collect();
         self.moved = false;
         while let Some(sequence) = self.ready(&without_room) {
-            match self.grant(sequence) {
+            match self.grant(sequence).unwrap_or_else(Grant::Never) {
                 Grant::Go => self.next_task(sequence),
                 Grant::Wait => {
                     without_room.insert(sequence);
@@ -242,8 +243,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 slot.used = self.clock;
             }
         }
-        let missing = DecodeError::Order("a sequence that is not there");
-        let aside = self.slots.get_mut(&to).and_then(Slot::aside).ok_or(missing)?;
+        let aside = self.slots.get_mut(&to).and_then(Slot::aside).ok_or(MISSING)?;
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
         let known = in_parallel(|| decoder.known(), || live.copy_to(backend, &mut aside.sequence))?;
         self.decoder.copy_to(&mut self.backend, &self.model, known, &mut aside.conversation)

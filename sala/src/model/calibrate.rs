@@ -108,6 +108,11 @@ impl Statistics {
         spec.mixers.iter().map(layer).collect()
     }
 
+    pub fn bytes(spec: &ModelSpec) -> u64 {
+        let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
+        (floats * UNIT_COLUMNS * size_of::<f32>()) as u64
+    }
+
     pub(super) fn new(spec: &ModelSpec) -> Statistics {
         let layers = Statistics::widths(spec).into_iter().map(|widths| widths.map(Moments::new)).collect();
         let head_name = if spec.tie_embeddings { "model.embed_tokens" } else { "lm_head" };
@@ -302,13 +307,6 @@ pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
         });
     }
     hasher.finalize().to_hex().chars().take(FINGERPRINT_DIGITS).collect()
-}
-
-impl Statistics {
-    pub fn bytes(spec: &ModelSpec) -> u64 {
-        let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
-        (floats * UNIT_COLUMNS * size_of::<f32>()) as u64
-    }
 }
 
 #[cfg(test)]

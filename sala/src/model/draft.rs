@@ -181,7 +181,7 @@ impl<B: DraftOps> DraftHead<B> {
             return Ok(());
         }
         if self.now.next + self.now.waiting == start {
-            self.flush(b, tables, history)?;
+            self.flush(b, tables, history, self.now.waiting)?;
         } else {
             self.now.reset(start);
         }
@@ -216,7 +216,7 @@ impl<B: DraftOps> DraftHead<B> {
             self.now.reset(start);
         }
         if self.now.waiting + rows.len() > PENDING_ROWS {
-            self.flush(b, tables, history)?;
+            self.flush(b, tables, history, self.now.waiting)?;
         }
         let kept = rows.len();
         b.draft_copy(&mut self.now.aux_hidden, self.now.waiting, aux_hidden, rows)?;
@@ -224,11 +224,7 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
-        self.flush_rows(b, tables, history, self.now.waiting)
-    }
-
-    fn flush_rows(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token], rows: usize) -> Result<()> {
+    fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token], rows: usize) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }

@@ -115,9 +115,12 @@ impl Format {
     /// The format and the reason for refusing it, `a HQQ model, 4 bits, which is not read (GPTQ, … are)`; `None` if it
     /// is read.
     pub fn refusal(&self) -> Option<String> {
-        let known = FAMILIES.iter().any(|r| r.family == self.family && r.read);
+        let read = || FAMILIES.iter().filter(|r| r.read);
         let why = match &self.beyond {
-            _ if !known => format!("which is not read ({} are)", Format::families_read()),
+            _ if !read().any(|r| r.family == self.family) => {
+                let others = read().filter(|r| r.family != Family::SalaChat);
+                format!("which is not read ({} are)", others.map(|r| r.name).collect::<Vec<_>>().join(", "))
+            }
             Some(beyond) => beyond.clone(),
             None => return None,
         };
@@ -146,12 +149,6 @@ impl Format {
         let details = self.details();
         let rest = details.strip_prefix(&self.name).unwrap_or_default();
         format!("{article} {} model{rest}", self.name)
-    }
-
-    fn families_read() -> String {
-        let names: Vec<&str> =
-            FAMILIES.iter().filter(|r| r.read && r.family != Family::SalaChat).map(|r| r.name).collect();
-        names.join(", ")
     }
 
     /// The part of the declaration that changes the values of the same tensors, `None` for the default. It is part of

@@ -136,11 +136,11 @@ impl<B: Backend> Model<B> {
                     };
                     if stop_in == Some(i) {
                         let kept = Some(sparse_spec.kv_columns());
-                        b.norm_linear_of(x, h, &w.input_norm, eps, &w.qkv, kept, pass)?;
+                        b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, kept, pass)?;
                         b.append_kv(&mut caches, x, sparse_spec, pass)?;
                         break;
                     }
-                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, None, pass)?;
                     b.append_kv(&mut caches, x, sparse_spec, pass)?;
                     let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
                     b.select_blocks(selection, x, &caches, sparse_spec, pass)?;
@@ -157,7 +157,7 @@ impl<B: Backend> Model<B> {
                         return Err(internal("forward", "a lightning layer without its buffers"));
                     };
                     let spec = &self.spec.lightning;
-                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, None, pass)?;
                     b.hint_next_op(NextOp::Gate { norm: output_norm.as_ref(), columns: spec.gate_columns() });
                     b.lightning(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
                     if stop_in == Some(i) {

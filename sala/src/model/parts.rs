@@ -77,7 +77,7 @@ pub(super) fn layers_of(spec: &ModelSpec, kind: Mixer) -> Vec<usize> {
 
 impl<B: Backend> Layers<B> {
     pub(super) fn new(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Self> {
-        let caches = match layers_of(spec, Mixer::Sparse).len() {
+        let caches = match spec.layers(Mixer::Sparse) {
             0 => Vec::new(),
             sparse => b.caches(&spec.sparse, limit, sparse)?,
         };
@@ -90,15 +90,9 @@ impl<B: Backend> Layers<B> {
     }
 }
 
-/// Mixers and MLPs share these rows: only one of them runs at a time.
-pub(super) struct LayerRows<B: Backend> {
-    pub(super) mid: B::Buf,
-    pub(super) sparse: Option<MixBufs<B>>,
-    pub(super) lightning: Option<MixBufs<B>>,
-}
-
-impl<B: Backend> LayerRows<B> {
-    pub(super) fn new(b: &mut B, spec: &ModelSpec) -> Result<Self> {
+impl<B: Backend> Workspace<B> {
+    pub(super) fn new(b: &mut B, spec: &ModelSpec, limit: usize, aux_layers: &[usize]) -> Result<Self> {
+        // Mixers and MLPs share rows: only one of them runs at a time.
         let (s, l) = (&spec.sparse, &spec.lightning);
         let mixer = |kind: Mixer, projection: usize, out: usize| match spec.mixers.contains(&kind) {
             true => vec![(projection, BufKind::Activation), (out, BufKind::Wide)],
@@ -117,7 +111,32 @@ impl<B: Backend> LayerRows<B> {
                 Ok::<_, BackendError>(Some(MixBufs { x, o }))
             }
         };
-        Ok(LayerRows { mid, sparse: mixer(&sparse)?, lightning: mixer(&lightning)? })
+        let (sparse, lightning) = (mixer(&sparse)?, mixer(&lightning)?);
+        let sparse = match sparse {
+            Some(bufs) => Some((bufs, b.selection(s, limit)?)),
+            None => None,
+        };
+        let aux_hidden = match aux_layers {
+            [] => None,
+            layers => {
+                let buf = b.buf(layers.len() * spec.hidden, BufKind::Activation)?;
+                Some(AuxHidden { layers: layers.to_vec(), buf })
+            }
+        };
+        b.seek(0)?;
+        Ok(Workspace {
+            h: b.buf(spec.hidden, BufKind::Residual)?,
+            mid,
+            logits: b.buf(spec.vocab, BufKind::Logits)?,
+            sparse,
+            lightning,
+            aux_hidden,
+            sparse_spec: s.clone(),
+            lightning_spec: l.clone(),
+            sparse_layers: layers_of(spec, Mixer::Sparse),
+            lightning_layers: layers_of(spec, Mixer::Lightning),
+            last_prefill: None,
+        })
     }
 }
 
@@ -143,7 +162,7 @@ impl<B: Backend> Sequence<B> {
 
     /// Bytes that a context of `length` tokens (at most the limit) needs beyond the present ones.
     pub fn wants(&self, b: &B, length: usize) -> u64 {
-        self.layers.caches.iter().map(|cache| b.wants(cache, length.min(self.limit))).sum()
+        self.wants_anew(b, usize::MAX, length)
     }
 
     /// The same if only the first `keep` tokens stay.

@@ -144,7 +144,7 @@ pub fn quantize_claimed(
         .map_err(|e| ModelError::Damaged { origin: CONFIG.into(), cause: e.to_string() })?;
     if let Some(config) = config.as_object_mut() {
         config.remove("quantization");
-        let (format, calibrated) = (source.recipe().name(), calibration.is_some());
+        let (format, calibrated) = (source.recipe.name(), calibration.is_some());
         let made = serde_json::json!({
             "quant_method": METHOD, "format": format, MADE_FROM: id, "calibrated": calibrated,
             WEIGHTS: source.stored_fingerprint(),
@@ -228,7 +228,7 @@ fn pack(
 ) -> Result<(Made<'static>, Cost)> {
     let base = name.trim_end_matches(".weight");
     if let [out, inner] = *shape {
-        let (form, fate) = source.fate_of(base, shape)?;
+        let (_, form, fate) = source.fate(source.recipe, base, shape)?;
         if let Some(row) = form.row() {
             let shape = form.stored_shape(out, inner);
             let made = |bytes: Vec<u8>| Made {

@@ -8,15 +8,13 @@
 //! [`super::parts`] has its parts, [`super::images`] saving and restoring, [`super::mass`] attention mass. Never holds
 //! tokens or text.
 
-use crate::backend::{
-    Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
-};
+use crate::backend::{Backend, BackendError, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal};
 use crate::core::grouped;
-use crate::core::spec::{Mixer, SparseSpec};
+use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{Token, segment_name};
 
 use super::forward::{Probe, Wanted};
-use super::parts::{AuxHidden, LayerRows, Layers, Phase, Sequence, Workspace, layers_of};
+use super::parts::{Layers, Phase, Sequence, Workspace};
 use super::{Model, ModelError, Result};
 
 /// A conversation's state and the workspace of its passes. See [`crate::model`] for the order of calls.
@@ -57,33 +55,7 @@ impl<B: Backend> Live<B> {
             return Err(ModelError::Order { op: "Live::new", reason });
         }
         let layers = Layers::new(b, spec, limit)?;
-        let LayerRows { mid, sparse, lightning } = LayerRows::new(b, spec)?;
-        let sparse = match sparse {
-            Some(bufs) => Some((bufs, b.selection(&spec.sparse, limit)?)),
-            None => None,
-        };
-        let aux_hidden = if aux_layers.is_empty() {
-            None
-        } else {
-            Some(AuxHidden {
-                layers: aux_layers.to_vec(),
-                buf: b.buf(aux_layers.len() * spec.hidden, BufKind::Activation)?,
-            })
-        };
-        b.seek(0)?;
-        let work = Workspace {
-            h: b.buf(spec.hidden, BufKind::Residual)?,
-            mid,
-            logits: b.buf(spec.vocab, BufKind::Logits)?,
-            sparse,
-            lightning,
-            aux_hidden,
-            sparse_spec: spec.sparse.clone(),
-            lightning_spec: spec.lightning.clone(),
-            sparse_layers: layers_of(spec, Mixer::Sparse),
-            lightning_layers: layers_of(spec, Mixer::Lightning),
-            last_prefill: None,
-        };
+        let work = Workspace::new(b, spec, limit, aux_layers)?;
         Ok(Live { now: Sequence::empty(layers, limit, None, b.place()), work })
     }
 

@@ -125,7 +125,7 @@ fn what_is_read_for_its_state_alone_leaves_the_same_state_and_the_same_hidden_st
 #[test]
 fn prefill_in_fp8_keeps_the_first_rows_and_does_not_depend_on_the_chunk_size() {
     let mut checkpoint = Checkpoint::open("synthetic:tiny:3").unwrap();
-    checkpoint.set_prefill(Precision::Fp8);
+    checkpoint.prefill = Precision::Fp8;
     let tokens = text(700, 1);
     let mut whole = twin(&checkpoint);
     let logits = whole.read(&tokens, &[512]);

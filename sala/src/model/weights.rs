@@ -51,8 +51,10 @@ pub struct Checkpoint {
     name: String,
     directory: Option<PathBuf>,
     spec: ModelSpec,
-    recipe: Recipe,
-    prefill: Precision,
+    /// Set only before the model is loaded.
+    pub recipe: Recipe,
+    /// The arithmetic of prefill products; set only before the model is loaded.
+    pub prefill: Precision,
     config: String,
     made_from: Option<MadeFrom>,
     hashed: OnceLock<blake3::Hasher>,
@@ -217,24 +219,6 @@ impl Checkpoint {
     pub fn spec_mut(&mut self) -> &mut ModelSpec {
         self.hashed = OnceLock::new();
         &mut self.spec
-    }
-
-    pub fn recipe(&self) -> Recipe {
-        self.recipe
-    }
-
-    /// Only before the model is loaded.
-    pub fn set_recipe(&mut self, recipe: Recipe) {
-        self.recipe = recipe;
-    }
-
-    pub fn prefill(&self) -> Precision {
-        self.prefill
-    }
-
-    /// The arithmetic of prefill products; only before the model is loaded.
-    pub fn set_prefill(&mut self, prefill: Precision) {
-        self.prefill = prefill;
     }
 
     /// `bf16` or `f32`, by the first projection.

@@ -34,7 +34,7 @@ fn job(id: u64, sequence: u32) -> Job {
 }
 
 fn done(id: u64) -> EngineEvent {
-    let done = JobDone { prompt_in_state: 1, ..JobDone::new(Ended::Read) };
+    let done = JobDone { ended: Ended::Read, prompt_in_state: 1, ..JobDone::default() };
     EngineEvent::Done { id, done: Box::new(done) }
 }
 

@@ -211,6 +211,6 @@ impl Asking {
 
 fn done(job: &Job, ended: Ended, generated: u64, stats: JobStats) -> EngineEvent {
     let prompt_in_state = job.prompt.len() as u64;
-    let done = JobDone { prompt_in_state, generated_in_state: generated, stats, ..JobDone::new(ended) };
+    let done = JobDone { ended, prompt_in_state, generated_in_state: generated, stats, ..JobDone::default() };
     EngineEvent::Done { id: job.id, done: Box::new(done) }
 }

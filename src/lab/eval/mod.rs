@@ -235,7 +235,7 @@ impl Eval<'_> {
         self.context.note("the first layers against the CPU");
         let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
         // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
-        layers.set_prefill(Precision::Bf16);
+        layers.prefill = Precision::Bf16;
         let tokens = needles::prose(self.text, consistency::tokens_on_cpu(layers.spec()))?;
         let mut cpu = Cpu::new();
         let mut oracle = Subject::open(&mut cpu, &layers, tokens.len())?;

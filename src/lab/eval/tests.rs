@@ -189,7 +189,7 @@ fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, sample
     let mut subject = Subject::open(cpu(), &packed, 2_048 + EVAL_ROOM).unwrap();
     let found = reference::compare(&mut subject, samples).unwrap();
     for d in &found {
-        println!("{}, {} tokens: KLD {:.4}, same top {:.3}", source.recipe().name(), d.length, d.mean_kl, d.same_top);
+        println!("{}, {} tokens: KLD {:.4}, same top {:.3}", source.recipe.name(), d.length, d.mean_kl, d.same_top);
     }
     found[0]
 }
@@ -204,7 +204,7 @@ fn calibrated_weights_answer_more_like_their_source() {
     let mut source = Checkpoint::open("demo").unwrap();
     let statistics = collect(&mut Cpu::new(), &source, &texts, &Cancel::default(), &mut |_| ()).unwrap().unwrap();
     for recipe in [Recipe::Bits8, Recipe::Bits4] {
-        source.set_recipe(recipe);
+        source.recipe = recipe;
         let plain = divergence(&source, None, &samples);
         let calibration = Calibration { id: "calibrated", statistics: Some(&statistics) };
         let calibrated = divergence(&source, Some(&calibration), &samples);

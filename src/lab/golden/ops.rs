@@ -98,7 +98,7 @@ fn rms_norm<B: Backend>(f: &mut Fixture, _case: &str, b: &mut B) -> Result<()> {
         b.seek(0)?;
         b.set_tokens(&vec![0; rows])?;
         b.write(&mut h, &f.floats("x")?)?;
-        b.norm_linear(&mut dst, &h, &norm, EPS, &w, pass)?;
+        b.norm_linear(&mut dst, &h, &norm, EPS, &w, None, pass)?;
         let found = b.read(&dst, rows)?;
         b.advance(pass, rows)?;
         f.judge(form, Kind::Rows, &found, &f.floats("y")?);

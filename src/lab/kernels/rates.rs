@@ -180,7 +180,7 @@ impl Bench<'_, '_> {
                         b.gate_output(&mut h, &o, Some(&out_norm), EPS, &x, width..2 * width, w, 1e-3, pass)
                     }
                     "head" => b.head(&mut to, &h, &norm, EPS, 16.0, w, HeadRows::All, pass),
-                    _ => b.norm_linear(&mut to, &h, &norm, EPS, w, pass),
+                    _ => b.norm_linear(&mut to, &h, &norm, EPS, w, None, pass),
                 }
             });
         }

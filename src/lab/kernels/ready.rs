@@ -100,7 +100,7 @@ fn chain(b: &mut Cuda, case: Case, producer: &str, hinted: bool) -> Result<Vec<f
             b.gate_output(&mut h, &layer.o, None, EPS, &layer.x, columns, &out, 0.25, pass)?;
         }
     }
-    b.norm_linear(&mut y, &h, &n, EPS, &project, pass)?;
+    b.norm_linear(&mut y, &h, &n, EPS, &project, None, pass)?;
     let mut found = [b.read(&h, rows)?, b.read(&y, rows)?].concat();
     if producer == "linear_add" {
         // Another product, then the head of its last row.

@@ -71,7 +71,7 @@ pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, 
 
 fn with(checks: &mut Checks, plan: &Plan, mut device: Cuda, prefill: Precision) -> Result<()> {
     let mut checkpoint = Checkpoint::open(plan.model)?;
-    checkpoint.set_prefill(prefill);
+    checkpoint.prefill = prefill;
     if prefill == Precision::Fp8 {
         // The text in fp8 is not compared with the CPU's: where the two differ by a rounding in bf16, some operands
         // differ by a step of e4m3.

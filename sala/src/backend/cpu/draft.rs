@@ -10,7 +10,7 @@ use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
-use crate::backend::{self, BufKind, Pass, Result, internal};
+use crate::backend::{BufKind, Pass, Result, check_shape, internal};
 use crate::engine::protocol::{ImageTensor, Token};
 
 #[derive(Default)]
@@ -45,11 +45,9 @@ fn rotate(x: &mut [f32], position: usize, inv_freq: &[f64]) {
 }
 
 fn rows_of(op: &'static str, buf: &Buf, rows: usize, width: usize) -> Result<()> {
-    if buf.width == width && buf.data.len() >= rows * width {
-        return Ok(());
-    }
-    let found = format!("{} values in rows of {}", buf.data.len(), buf.width);
-    Err(backend::shape(op, format!("{rows} rows of {width}"), found))
+    let found = format_args!("{} values in rows of {}", buf.data.len(), buf.width);
+    let holds = buf.width == width && buf.data.len() >= rows * width;
+    check_shape(holds, op, format_args!("{rows} rows of {width}"), found)
 }
 
 impl DraftOps for Cpu {

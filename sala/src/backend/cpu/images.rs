@@ -113,9 +113,7 @@ impl Images for Cpu {
 }
 
 pub(super) fn image_values(tensor: &ImageTensor, dims: &[usize]) -> Result<Vec<f32>> {
-    let count: usize = dims.iter().product();
-    let values =
-        if tensor.shape == dims { tensor.dtype.floats(&tensor.data).filter(|v| v.len() == count) } else { None };
+    let values = if tensor.is_whole(dims) { tensor.dtype.floats(&tensor.data) } else { None };
     values.ok_or_else(|| {
         let found = format!("{:?} {:?}, {} bytes", tensor.shape, tensor.dtype, tensor.data.len());
         shape("restore", format!("{} {dims:?} f32 or bf16", tensor.name), found)

@@ -58,18 +58,15 @@ impl Lightning for Cpu {
                 spec,
                 eps,
             };
-            let form = match pass {
-                Pass::Prefill { .. } => Form::Chunk,
-                Pass::Verify { .. } => Form::Recurrent { pending: group.place.pending },
-            };
-            attend(&mut o.rows_mut(pass)[rows.start * out..rows.end * out], &input, state, form);
+            let o = &mut o.rows_mut(pass)[rows.start * out..rows.end * out];
+            attend(o, &input, state, pass, group.place.pending);
             row = rows.end;
         }
         Ok(())
     }
 
     fn fold(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
-        state.fold(spec, self.pending);
+        state.fold(spec, self.place.pending);
         Ok(())
     }
 }
@@ -159,26 +156,20 @@ impl RopeTable {
     }
 }
 
-pub(super) struct Input<'a> {
+struct Input<'a> {
     /// The fused projection, `[rows, width]`: q, k, v, z.
-    pub(super) x: &'a [f32],
-    pub(super) width: usize,
-    pub(super) q_norm: Option<&'a [f32]>,
-    pub(super) k_norm: Option<&'a [f32]>,
-    pub(super) rope: Option<&'a RopeTable>,
-    pub(super) slopes: &'a [f32],
-    pub(super) spec: &'a LightningSpec,
-    pub(super) eps: f32,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Form {
-    Chunk,
-    Recurrent { pending: usize },
+    x: &'a [f32],
+    width: usize,
+    q_norm: Option<&'a [f32]>,
+    k_norm: Option<&'a [f32]>,
+    rope: Option<&'a RopeTable>,
+    slopes: &'a [f32],
+    spec: &'a LightningSpec,
+    eps: f32,
 }
 
 /// Output: `o [rows, heads·d]`.
-pub(super) fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, form: Form) {
+fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, pass: Pass, pending: usize) {
     let (d, rows) = (input.spec.head_dim, input.x.len() / input.width);
     let outs: Vec<Vec<f32>> = state
         .heads
@@ -188,9 +179,9 @@ pub(super) fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, fo
         .map(|(h, (head, slope))| {
             let (q, k, v) = input.head(h);
             let mut out = vec![0.0; rows * d];
-            match form {
-                Form::Chunk => simd::run(Chunks { head, slope, dim: d, q: &q, k: &k, v: &v, o: &mut out }),
-                Form::Recurrent { pending } => {
+            match pass {
+                Pass::Prefill { .. } => simd::run(Chunks { head, slope, dim: d, q: &q, k: &k, v: &v, o: &mut out }),
+                Pass::Verify { .. } => {
                     let decay = (-slope).exp();
                     // Remembered rows are replaced only after they have been absorbed.
                     simd::run(Recur { head, pending, decay, dim: d, q: &[], rows: 0, o: &mut [] });

@@ -1,6 +1,7 @@
 //! Weights, activations and states in the machine's memory.
 
 use super::matrix::{self, Matrix};
+use super::selection::empty_sums;
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
@@ -97,7 +98,7 @@ impl Memory for Cpu {
     }
 
     fn sums(&mut self, sel: &Selection) -> Result<Sums> {
-        Ok(sel.empty_sums())
+        Ok(empty_sums(sel.ld))
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {

@@ -30,20 +30,18 @@ pub use selection::{Selection, Sums};
 use std::sync::OnceLock;
 
 use self::lightning::RopeTable;
-use super::{Group, Pass, Result, Steps, TopLogits};
+use super::{Group, Pass, Place, Result, TopLogits};
 use crate::engine::protocol::{MemoryInfo, Token};
 
 const PREFILL_ROWS: usize = 512;
 
 #[derive(Default)]
 pub struct Cpu {
-    position: usize,
+    place: Place,
     segment_read: usize,
     tokens: Vec<Token>,
     groups: Vec<Group>,
-    pending: usize,
-    /// Id of the active sequence, and the greatest id so far.
-    place: u64,
+    /// The greatest id of a sequence so far.
     places: u64,
     ropes: Vec<RopeTable>,
     top_logits: Vec<TopLogits>,
@@ -106,7 +104,7 @@ impl Cpu {
     }
 
     fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
-        Group::of_pass(&self.groups, self.place(), pass, given)
+        Group::of_pass(&self.groups, self.place, pass, given)
     }
 
     fn count_weight(&mut self, bytes: usize) {

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
-use crate::backend::{HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, sections, shape};
+use crate::backend::{HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, check_shape, fp8, sections};
 use crate::engine::protocol::{Precision, Token};
 
 impl Cpu {
@@ -21,9 +21,8 @@ impl Cpu {
     ) -> Result<()> {
         let width = dst.width;
         let expected = pass.rows() * w.inner;
-        if x.len() != expected || dst.data.len() < pass.rows() * width {
-            return Err(shape("gemm", format!("{expected} values"), x.len()));
-        }
+        let fits = x.len() == expected && dst.data.len() >= pass.rows() * width;
+        check_shape(fits, "gemm", format_args!("{expected} values"), x.len())?;
         match pass {
             Pass::Prefill { rows } => {
                 for (made, precision) in sections::within(&w.sections, only.as_ref())? {
@@ -51,9 +50,7 @@ impl Cpu {
 }
 
 fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
-    if norm.len() != h.width {
-        return Err(shape("rms_norm", format!("{} lanes", h.width), norm.len()));
-    }
+    check_shape(norm.len() == h.width, "rms_norm", format_args!("{} lanes", h.width), norm.len())?;
     let mut x = vec![0.0; pass.rows() * h.width];
     x.par_chunks_mut(h.width)
         .with_min_len(16)
@@ -65,11 +62,9 @@ fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
 impl Rows for Cpu {
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let width = h.width;
-        if self.tokens.len() < pass.rows() || self.tokens.iter().any(|t| *t as usize >= table.out) {
-            let expected = format!("{} tokens below {}", pass.rows(), table.out);
-            let found = format!("{} tokens, the largest {:?}", self.tokens.len(), self.tokens.iter().max());
-            return Err(shape("embed", expected, found));
-        }
+        let fits = self.tokens.len() >= pass.rows() && self.tokens.iter().all(|t| (*t as usize) < table.out);
+        let found = format_args!("{} tokens, the largest {:?}", self.tokens.len(), self.tokens.iter().max());
+        check_shape(fits, "embed", format_args!("{} tokens below {}", pass.rows(), table.out), found)?;
         for (row, token) in h.rows_mut(pass).chunks_exact_mut(width).zip(&self.tokens) {
             table.widen(*token as usize, row);
             row.iter_mut().for_each(|v| *v *= scale);
@@ -77,7 +72,7 @@ impl Rows for Cpu {
         Ok(())
     }
 
-    fn norm_linear_of(
+    fn norm_linear(
         &mut self,
         dst: &mut Buf,
         h: &Buf,
@@ -144,11 +139,7 @@ impl Rows for Cpu {
                 simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
             });
         }
-        self.gemm(h, &a, w, None, pass, |h, first, y| {
-            for (h, y) in h[first..].iter_mut().zip(y) {
-                *h += scale * y;
-            }
-        })
+        self.linear_add(h, &Buf { width: o.width, data: a }, w, scale, pass)
     }
 
     fn keep_aux_hidden(&mut self, aux_hidden: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
@@ -172,10 +163,9 @@ impl Rows for Cpu {
     ) -> Result<()> {
         let range = rows.range(pass);
         let count = range.len();
-        if range.end > pass.rows() || count * logits.width > logits.data.len() || w.out != logits.width {
-            let expected = format!("rows below {} and room for {count} × {}", pass.rows(), w.out);
-            return Err(shape("head", expected, format!("{range:?}, width {}", logits.width)));
-        }
+        let fits = range.end <= pass.rows() && count * logits.width <= logits.data.len() && w.out == logits.width;
+        let found = format_args!("{range:?}, width {}", logits.width);
+        check_shape(fits, "head", format_args!("rows below {} and room for {count} × {}", pass.rows(), w.out), found)?;
         let mut x = vec![0.0; count * h.width];
         for (x, h) in x.chunks_exact_mut(h.width).zip(h.data.chunks_exact(h.width).skip(range.start)) {
             rms_norm(x, h, norm, eps);

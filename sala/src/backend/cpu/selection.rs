@@ -3,13 +3,17 @@
 use std::ops::Range;
 
 use crate::backend::sparse::is_hidden;
-use crate::backend::{BlockMass, MAX_VERIFY_ROWS, Result, internal};
+use crate::backend::{BlockMass, MAX_VERIFY_ROWS, Result, invariant};
 use crate::core::spec::SparseSpec;
 
 pub(super) const ALL: u32 = u32::MAX;
 
 /// By [`MassOf`](crate::backend::MassOf): sums over rows. `[ld]` each
 pub type Sums = [Vec<BlockMass>; 2];
+
+pub(super) fn empty_sums(ld: usize) -> Sums {
+    [(); 2].map(|()| vec![BlockMass::default(); ld])
+}
 
 pub struct Selection {
     /// Blocks in each list, or [`ALL`]. `[rows, kv_heads]`
@@ -35,13 +39,9 @@ impl Selection {
             mass: vec![0; MAX_VERIFY_ROWS * ld],
             ld,
             block: spec.block,
-            sums: [vec![BlockMass::default(); ld], vec![BlockMass::default(); ld]],
+            sums: empty_sums(ld),
             hidden: Vec::new(),
         }
-    }
-
-    pub(super) fn empty_sums(&self) -> Sums {
-        [vec![BlockMass::default(); self.ld], vec![BlockMass::default(); self.ld]]
     }
 
     pub(super) fn leave_out_hidden(&mut self, spec: &SparseSpec, rows: usize) -> Result<()> {
@@ -54,9 +54,7 @@ impl Selection {
                 left.retain(|b| !is_hidden(&self.hidden, *b, own));
                 let list = row * spec.kv_heads + g;
                 let to = self.blocks.get_mut(list * spec.topk..(list + 1) * spec.topk).unwrap_or_default();
-                if left.len() > to.len() {
-                    return Err(internal("hide_blocks", "a dense row has more blocks than a list holds"));
-                }
+                invariant(left.len() <= to.len(), "hide_blocks", "a dense row has more blocks than a list holds")?;
                 to.iter_mut().zip(&left).for_each(|(to, b)| *to = *b);
                 self.counts[list] = left.len() as u32;
             }

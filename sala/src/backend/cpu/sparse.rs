@@ -7,7 +7,7 @@ use super::cache::Cache;
 use super::select::{Queries, select};
 use super::selection::{Selection, Sums};
 use super::{Buf, Cpu, attend};
-use crate::backend::{BlockMass, MassOf, Pass, Result, Sparse, internal, shape};
+use crate::backend::{BlockMass, MassOf, Pass, Result, Sparse, check_shape, internal};
 use crate::core::spec::SparseSpec;
 
 impl Sparse for Cpu {
@@ -66,10 +66,8 @@ impl Sparse for Cpu {
         let (mut row, out) = (0, spec.heads * spec.head_dim);
         for (group, cache) in self.groups(pass, caches.len())?.iter().zip(caches) {
             let end = group.place.position + group.rows;
-            if matches!(pass, Pass::Verify { .. }) && end.div_ceil(spec.block) > sel.ld {
-                let expected = format!("at most {} positions", sel.ld * spec.block);
-                return Err(shape("attend", expected, end));
-            }
+            let fits = matches!(pass, Pass::Prefill { .. }) || end.div_ceil(spec.block) <= sel.ld;
+            check_shape(fits, "attend", format_args!("at most {} positions", sel.ld * spec.block), end)?;
             let rows = row..row + group.rows;
             let own = &x.rows(pass)[rows.start * x.width..rows.end * x.width];
             let q = Queries { x: own, width: x.width, first: group.place.position };
@@ -124,7 +122,7 @@ impl Sparse for Cpu {
     }
 
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
-        Ok(sel.sums[of as usize].iter().take(self.position.div_ceil(sel.block)).copied().collect())
+        Ok(sel.sums[of as usize].iter().take(self.place.position.div_ceil(sel.block)).copied().collect())
     }
 
     fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {

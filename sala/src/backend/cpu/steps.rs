@@ -6,27 +6,24 @@ use crate::engine::protocol::Token;
 
 impl Steps for Cpu {
     fn place(&self) -> Place {
-        Place { id: self.place, position: self.position, pending: self.pending, slot: 0 }
+        self.place
     }
 
     fn go_to(&mut self, place: Place) -> Result<()> {
-        (self.place, self.position, self.pending) = (place.id, place.position, place.pending);
+        self.place = place;
         Ok(())
     }
 
     fn new_place(&mut self) -> Result<Place> {
         self.places += 1;
-        let place = Place { id: self.places, ..Place::default() };
-        self.go_to(place)?;
-        Ok(place)
+        self.place = Place { id: self.places, ..Place::default() };
+        Ok(self.place)
     }
 
+    #[cfg(any(test, feature = "emulated"))]
     fn seek(&mut self, position: usize) -> Result<()> {
-        #[cfg(any(test, feature = "emulated"))]
         self.faults.alive()?;
-        self.position = position;
-        self.pending = 0;
-        Ok(())
+        self.go_to(Place { position, pending: 0, ..self.place })
     }
 
     fn segment_at(&mut self, read: usize) {
@@ -53,6 +50,6 @@ impl Steps for Cpu {
     }
 
     fn folded(&mut self) {
-        self.pending = 0;
+        self.place.pending = 0;
     }
 }

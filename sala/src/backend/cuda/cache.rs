@@ -11,7 +11,7 @@ use super::pool::Paged;
 use super::stretch::Stretch;
 use super::tables::{Entry, TableId};
 use super::tensors::HEAD;
-use crate::backend::{Result, internal};
+use crate::backend::{Result, internal, invariant};
 use crate::core::spec::SparseSpec;
 
 pub struct Cache {
@@ -67,9 +67,8 @@ impl Cache {
     pub(super) fn joined_of<'a>(caches: &'a [&mut Cache]) -> Result<MutexGuard<'a, Joined>> {
         let first = caches.first().ok_or_else(|| internal("cache", "no layer of a sequence"))?;
         let joined = first.joined();
-        if joined.layers != caches.len() || !caches.iter().all(|cache| first.is_sibling(cache)) {
-            return Err(internal("cache", "some layers of a sequence and not all"));
-        }
+        let holds = joined.layers == caches.len() && caches.iter().all(|cache| first.is_sibling(cache));
+        invariant(holds, "cache", "some layers of a sequence and not all")?;
         Ok(joined)
     }
 
@@ -101,6 +100,11 @@ impl Cache {
 
     pub(super) fn in_flight(&self) -> Option<&InFlight> {
         self.in_flight.as_ref().filter(|a| !a.lazy_restore.complete())
+    }
+
+    /// Makes the compute queue wait for the rows at `positions` that are in flight.
+    pub(super) fn wait_for(&self, positions: Range<usize>) -> Result<()> {
+        self.in_flight().map_or(Ok(()), |in_flight| in_flight.wait_for(&[positions]))
     }
 
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {

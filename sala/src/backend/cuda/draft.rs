@@ -10,7 +10,7 @@ use super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
 use super::ops::Output;
 use super::step_words::{STRUCT_WORDS, StepParameters};
 use super::tensors::{Buf, HEAD, Matrix, Vector, narrowed};
-use super::{Cuda, limits, shape, u32_of};
+use super::{Cuda, check_shape, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
@@ -70,10 +70,9 @@ impl Cuda {
             let (from, next) = (SkinnyRows::plain(x, ldx), NextRows::default());
             return self.skinny(form, dst.ptr(), dst.width, w, from, next, scale, rows);
         }
-        if scale.to_bits() != 1f32.to_bits() || ldx != w.inner {
-            let found = format!("scale {scale}, stride {ldx}");
-            return Err(shape("draft_project", "dense rows and scale 1 beyond 16 rows", found));
-        }
+        let fits = scale.to_bits() == 1f32.to_bits() && ldx == w.inner;
+        let found = format_args!("scale {scale}, stride {ldx}");
+        check_shape(fits, "draft_project", "dense rows and scale 1 beyond 16 rows", found)?;
         let to = if narrow { GemmOut::Bf16 } else { GemmOut::F32 };
         match pass {
             Pass::Prefill { rows } => {
@@ -121,13 +120,10 @@ impl DraftOps for Cuda {
     }
 
     fn draft_copy(&mut self, dst: &mut Buf, dst_row: usize, src: &Buf, rows: Range<usize>) -> Result<()> {
-        if dst.width != src.width || dst.kind != src.kind || rows.end > src.rows || dst_row + rows.len() > dst.rows {
-            return Err(shape(
-                "draft_copy",
-                format!("rows of {} columns", src.width),
-                format!("rows of {} columns", dst.width),
-            ));
-        }
+        let fits =
+            dst.width == src.width && dst.kind == src.kind && rows.end <= src.rows && dst_row + rows.len() <= dst.rows;
+        let found = format_args!("rows of {} columns", dst.width);
+        check_shape(fits, "draft_copy", format_args!("rows of {} columns", src.width), found)?;
         let bytes = rows.len() * src.width * src.value_bytes();
         // SAFETY: both ranges were checked; the two are different buffers.
         unsafe { self.device.driver().copy(dst.row(dst_row), src.row(rows.start), bytes, Queue::Compute) }
@@ -174,18 +170,11 @@ impl DraftOps for Cuda {
         let hidden = table.inner;
         let to = x.narrow("draft_input", 2 * hidden)?;
         let stream = g.wide("draft_input", hidden)?;
-        if x.width != 2 * hidden
-            || g.width != hidden
-            || input_norm.n != hidden
-            || hidden_norm.n != hidden
-            || pass.rows() > x.rows.min(g.rows)
-        {
-            return Err(shape(
-                "draft_input",
-                format!("[rows, {}] from [rows, {hidden}]", 2 * hidden),
-                format!("[{}, {}] from [{}, {}]", x.rows, x.width, g.rows, g.width),
-            ));
-        }
+        let fits = x.width == 2 * hidden
+            && [g.width, input_norm.n, hidden_norm.n] == [hidden; 3]
+            && pass.rows() <= x.rows.min(g.rows);
+        let found = format_args!("[{}, {}] from [{}, {}]", x.rows, x.width, g.rows, g.width);
+        check_shape(fits, "draft_input", format_args!("[rows, {}] from [rows, {hidden}]", 2 * hidden), found)?;
         let tokens = self.draft.as_ref().map_or(0, StepParameters::tokens_ptr);
         let (rows_at, tokens, height) = self.looked_up(table, tokens, pass.rows())?;
         let input = launch::DraftInput {
@@ -207,13 +196,9 @@ impl DraftOps for Cuda {
     }
 
     fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        if dst.width < w.out || x.width < w.inner || pass.rows() > dst.rows.min(x.rows) {
-            return Err(shape(
-                "draft_project",
-                format!("[rows, {}] from [rows, {}]", w.out, w.inner),
-                format!("[{}, {}] from [{}, {}]", dst.rows, dst.width, x.rows, x.width),
-            ));
-        }
+        let fits = dst.width >= w.out && x.width >= w.inner && pass.rows() <= dst.rows.min(x.rows);
+        let found = format_args!("[{}, {}] from [{}, {}]", dst.rows, dst.width, x.rows, x.width);
+        check_shape(fits, "draft_project", format_args!("[rows, {}] from [rows, {}]", w.out, w.inner), found)?;
         if x.value_bytes() == 2 {
             return self.draft_gemm(dst, x.ptr(), x.width, w, scale, pass);
         }
@@ -238,9 +223,7 @@ impl DraftOps for Cuda {
         let shape = &window.shape;
         kvq.narrow("draft_attend", shape.kvq_width())?;
         let row = pass.rows() - 1;
-        if row >= kvq.rows {
-            return Err(super::shape("draft_attend", pass.rows(), kvq.rows));
-        }
+        check_shape(row < kvq.rows, "draft_attend", pass.rows(), kvq.rows)?;
         let q = kvq.row(row) + (2 * shape.kv_heads * HEAD * 2) as u64;
         let o = o.narrow("draft_attend", shape.heads * HEAD)?;
         let operands = launch::Draft { q, o, row, ..window.operands(self.draft_step_ptr()?) };
@@ -271,9 +254,8 @@ impl DraftOps for Cuda {
         for (ring, image) in [(&window.k, k), (&window.v, v)] {
             let rows = image.shape.first().copied().unwrap_or(0);
             let expected = [rows, shape.kv_heads, HEAD];
-            if image.shape != expected || image.data.len() != expected.iter().product::<usize>() * image.dtype.size() {
-                return Err(super::shape("write_window", format!("{expected:?}"), format!("{image:?}")));
-            }
+            let fits = image.is_whole(&expected);
+            check_shape(fits, "write_window", format_args!("{expected:?}"), format_args!("{image:?}"))?;
             let bytes = narrowed(image)?;
             let row = shape.kv_heads * HEAD * 2;
             let mut rest = &*bytes;
@@ -291,9 +273,7 @@ impl DraftOps for Cuda {
 
 fn ring_parts(shape: &DraftShape, positions: &Range<usize>) -> Result<Vec<(usize, usize)>> {
     let capacity = shape.capacity();
-    if positions.len() > capacity {
-        return Err(super::shape("draft window", format!("at most {capacity} rows"), positions.len()));
-    }
+    check_shape(positions.len() <= capacity, "draft window", format_args!("at most {capacity} rows"), positions.len())?;
     let slot = positions.start % capacity;
     let first = positions.len().min(capacity - slot);
     Ok([(slot, first), (0, positions.len() - first)].into_iter().filter(|(_, rows)| *rows > 0).collect())

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::device::{Account, Charge, Device};
 use super::driver::{DevicePtr, Home, Mapping, Queue};
-use crate::backend::{Result, internal};
+use crate::backend::{Result, internal, invariant};
 
 /// Minimum growth, so that few steps wait for it.
 const STEP_BYTES: usize = 2 << 20;
@@ -72,9 +72,8 @@ impl Growable {
     /// The device must not write them while the slice is used, nor read them if they are changed.
     #[expect(clippy::mut_from_ref, reason = "memory behind an address; who uses which part of it is up to the callers")]
     pub(crate) unsafe fn host(&self, range: Range<usize>) -> Result<&mut [u8]> {
-        if self.home != Home::Host || range.start > range.end || range.end > self.mapped {
-            return Err(internal("cache", "host memory that is not there"));
-        }
+        let holds = self.home == Home::Host && range.start <= range.end && range.end <= self.mapped;
+        invariant(holds, "cache", "host memory that is not there")?;
         // SAFETY: mapped this far; the rest is the caller's.
         Ok(unsafe { std::slice::from_raw_parts_mut((self.at as usize + range.start) as *mut u8, range.len()) })
     }

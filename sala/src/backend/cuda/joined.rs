@@ -11,14 +11,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::check_shape;
 use super::device::Device;
 use super::driver::{DevicePtr, Home, Queue};
 use super::growable::Growable;
 use super::ledger::{CacheLedger, HOST_SPARE_BYTES, PAGED_SPARE_BYTES, SPARE_BYTES};
-use super::shape;
 use super::stretch::Stretch;
 use super::tensors::HEAD;
-use crate::backend::{BackendError, Result, host, internal};
+use crate::backend::{BackendError, Result, host, internal, invariant};
 use crate::core::grouped;
 use crate::core::spec::SparseSpec;
 
@@ -80,8 +80,7 @@ fn level_bytes(spec: &SparseSpec) -> [usize; 2] {
 }
 
 fn token_bytes(spec: &SparseSpec, home: Home, layers: usize) -> [u64; 2] {
-    let row = spec.kv_heads * HEAD * 2;
-    let (rows, compressed) = (2 * row, row / spec.stride + row / (4 * spec.stride));
+    let [rows, compressed] = spec.token_bytes();
     let bytes = match home {
         Home::Device => [rows + compressed, 0],
         Home::Host => [compressed, rows],
@@ -208,9 +207,7 @@ impl Joined {
 
     pub(super) fn rows(&self, column: &Column, rows: &Range<usize>) -> Result<Stretch> {
         let backed = self.array(column).mapped / column.pitch * (column.chunk / column.row_bytes);
-        if rows.end > backed {
-            return Err(shape("cache rows", format!("below {backed}"), rows.end));
-        }
+        check_shape(rows.end <= backed, "cache rows", format_args!("below {backed}"), rows.end)?;
         Ok(column.rows(rows))
     }
 
@@ -225,9 +222,7 @@ impl Joined {
     }
 
     pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
-        if limit > self.limit {
-            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
-        }
+        check_shape(limit <= self.limit, "reserve", format_args!("at most {} positions", self.limit), limit)?;
         if self.arrays.iter().all(|tiles| tiles.array.wants(tiles.holding(limit)) == 0) {
             return Ok(());
         }
@@ -269,9 +264,8 @@ impl Joined {
     /// Copies the first `positions` positions of `from` and shares whole pages of complete tiles. Host writes to
     /// `from` have finished up to the end of the last block.
     pub(super) fn copy_from(&mut self, from: &mut Joined, positions: usize) -> Result<()> {
-        if self.arrays.len() != from.arrays.len() || self.layers != from.layers {
-            return Err(internal("copy_rows", "caches of two shapes"));
-        }
+        let holds = self.arrays.len() == from.arrays.len() && self.layers == from.layers;
+        invariant(holds, "copy_rows", "caches of two shapes")?;
         let mut common = Vec::with_capacity(self.arrays.len());
         for (to, from) in self.arrays.iter_mut().zip(&mut from.arrays) {
             let complete = from.complete(positions);
@@ -286,9 +280,8 @@ impl Joined {
         }
         for ((to, from), common) in self.arrays.iter().zip(&from.arrays).zip(common) {
             let rest = common..to.holding(positions).max(common);
-            if from.bytes != to.bytes || from.array.home != to.array.home || rest.end > from.array.mapped {
-                return Err(internal("copy_rows", "caches of two shapes"));
-            }
+            let holds = from.bytes == to.bytes && from.array.home == to.array.home && rest.end <= from.array.mapped;
+            invariant(holds, "copy_rows", "caches of two shapes")?;
             match to.array.home {
                 // SAFETY: both have memory under these tiles, each its own, and the device is done with them.
                 Home::Host => unsafe { to.array.host(rest.clone())?.copy_from_slice(from.array.host(rest)?) },

@@ -27,7 +27,7 @@ pub(super) fn model(spec: &ModelSpec, shared_limit: usize) -> Result<()> {
     rule(vocab <= room, "vocab_size", vocab, format_args!("at most {room} on this GPU"))?;
     if spec.mixers.contains(&Mixer::Sparse) {
         sparse(&spec.sparse)?;
-        let all = spec.sparse.heads * spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
+        let all = spec.sparse.heads * spec.layers(Mixer::Sparse);
         let wanted = format_args!("at most {SPARSE_HEADS} of them in all sparse layers together").to_string();
         rule(all <= SPARSE_HEADS, "num_attention_heads", spec.sparse.heads, wanted)?;
     }

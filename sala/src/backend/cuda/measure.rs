@@ -9,7 +9,7 @@ use super::device::{Account, DeviceBuffer};
 use super::driver::{GemmOut, Queue};
 use super::ops::{Narrow, Output};
 use super::tensors::Buf;
-use super::{Cuda, launch};
+use super::{Cuda, check_shape, launch};
 use crate::backend::{Form, Memory, Result, Steps};
 
 /// Zero where a measurement does not apply.
@@ -28,13 +28,8 @@ const RUNS: usize = 6;
 impl Cuda {
     /// Compares two arrays of 16-byte words with the kernel that proves the GEMM library.
     pub fn differ(&mut self, a: &[u8], b: &[u8]) -> Result<bool> {
-        if a.len() != b.len() || !a.len().is_multiple_of(16) {
-            return Err(super::shape(
-                "differ",
-                "equally many words of 16 bytes",
-                format!("{} and {}", a.len(), b.len()),
-            ));
-        }
+        let fits = a.len() == b.len() && a.len().is_multiple_of(16);
+        check_shape(fits, "differ", "equally many words of 16 bytes", format_args!("{} and {}", a.len(), b.len()))?;
         let device = self.device.clone();
         let made = |bytes| device.zeroed("measurement", bytes, Account::Work);
         let (first, second, flag) = (made(a.len())?, made(b.len())?, made(16)?);
@@ -49,9 +44,8 @@ impl Cuda {
     /// bf16 rows of `n` values in e4m3, and their scales, as prefill in fp8 makes them.
     pub fn narrowed(&mut self, values: &[u16], n: usize) -> Result<(Vec<u8>, Vec<f32>)> {
         let rows = values.len() / n.max(1);
-        if values.is_empty() || rows * n != values.len() || !n.is_multiple_of(8) {
-            return Err(super::shape("narrow", "rows of a multiple of 8 values", format!("{} of {n}", values.len())));
-        }
+        let fits = !values.is_empty() && rows * n == values.len() && n.is_multiple_of(8);
+        check_shape(fits, "narrow", "rows of a multiple of 8 values", format_args!("{} of {n}", values.len()))?;
         let device = self.device.clone();
         let made = |bytes| device.zeroed("measurement", bytes, Account::Work);
         let (from, to, scales) = (made(values.len() * 2)?, made(values.len())?, made(rows * 4)?);
@@ -67,9 +61,8 @@ impl Cuda {
     pub fn gated(&mut self, values: &[f32], norm: &[f32], gate: &[u16], n: usize) -> Result<[Vec<u8>; 2]> {
         let rows = values.len() / n.max(1);
         let fits = |given: usize, wanted: usize| given == 0 || given == wanted;
-        if values.is_empty() || rows * n != values.len() || !fits(norm.len(), n) || !fits(gate.len(), rows * n) {
-            return Err(super::shape("gate", "whole rows", format!("{} of {n}", values.len())));
-        }
+        let whole = !values.is_empty() && rows * n == values.len() && fits(norm.len(), n) && fits(gate.len(), rows * n);
+        check_shape(whole, "gate", "whole rows", format_args!("{} of {n}", values.len()))?;
         let device = self.device.clone();
         let made = |bytes: usize| device.zeroed("measurement", bytes.max(16), Account::Work);
         let (o, plain) = (made(values.len() * 4)?, made(values.len() * 2)?);

@@ -8,7 +8,7 @@ use super::pool::PoolSize;
 use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats, rows_of_kind};
-use super::{Cuda, PAGED_ROWS, launch, limits, selection, shape};
+use super::{Cuda, PAGED_ROWS, check_shape, launch, limits, selection};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -70,9 +70,7 @@ impl Memory for Cuda {
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vector> {
         let n = view.shape.iter().product();
         let values = floats(view.dtype, view.data)?;
-        if values.len() != n {
-            return Err(shape("vector", format!("{n} values for {}", view.name), values.len()));
-        }
+        check_shape(values.len() == n, "vector", format_args!("{n} values for {}", view.name), values.len())?;
         Ok(Vector { memory: self.upload_floats(&values, Account::Weights)?, n })
     }
 
@@ -103,7 +101,7 @@ impl Memory for Cuda {
         let free = self.device.free_bytes()?;
         let fits = room::resident_tokens(spec, free);
         let (tokens, limited) = (limit as u64, self.options.most_bytes.is_some());
-        let layers = spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
+        let layers = spec.layers(Mixer::Sparse);
         let can = layers > 0 && self.device.driver().granularity(Home::Host).is_some();
         if fits >= tokens || !can || !(requested || limited || fits < room::USUAL_CONTEXT) {
             return Ok(());

@@ -79,7 +79,7 @@ pub use pool::PoolSize;
 pub use selection::{Selection, Sums};
 pub use tensors::{Buf, Matrix, Recurrent, Vector};
 
-use super::{BackendError, GRID, Result, shape};
+use super::{BackendError, GRID, Result, check_shape, shape};
 use crate::engine::protocol::Precision;
 pub use cards::Card;
 use device::Device;

@@ -66,20 +66,27 @@ unsafe impl Send for Nvidia {}
 unsafe impl Sync for Nvidia {}
 
 impl Nvidia {
+    /// Maps device memory, and releases the handle after an error.
+    ///
     /// # Safety
     /// `handle` holds `bytes`, a multiple of the granularity; nothing is mapped at `at` yet.
-    unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<()> {
+    unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
         let access = sys::CUmemAccessDesc {
             location: allocation_kind(self.device).location,
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the caller's.
-        self.call(format_args!("mapping {bytes} bytes"), || unsafe {
+        let mapped = self.call(format_args!("mapping {bytes} bytes"), || unsafe {
             sys::cuMemMap(at, bytes, 0, handle, 0).result()?;
             sys::cuMemSetAccess(at, bytes, &raw const access, 1).result().inspect_err(|_| {
                 let _ = sys::cuMemUnmap(at, bytes);
             })
-        })
+        });
+        if mapped.is_err() {
+            // SAFETY: as above; nothing is mapped from it.
+            let _ = unsafe { sys::cuMemRelease(handle) };
+        }
+        mapped.map(|()| Mapping { home: Home::Device, at, bytes, handle })
     }
 
     fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {

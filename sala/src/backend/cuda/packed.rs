@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::device::Account;
 use super::driver::{DevicePtr, Queue};
 use super::tensors::Matrix;
-use super::{Cuda, launch, shape, u32_of};
+use super::{Cuda, check_shape, launch, shape, u32_of};
 use crate::backend::forms::PAIR_ROWS;
-use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, internal};
+use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, invariant};
 
 /// Neighbouring rows of a weight in one form.
 pub(super) struct Piece {
@@ -27,9 +27,7 @@ impl Matrix {
             if rows.is_empty() {
                 continue;
             }
-            if !before.is_multiple_of(PAIR_ROWS) {
-                return Err(internal("unpack", "a slice that begins within a pair of tiles"));
-            }
+            invariant(before.is_multiple_of(PAIR_ROWS), "unpack", "a slice that begins within a pair of tiles")?;
             let bytes = match part.form {
                 Form::Bf16 => before * self.inner * 2,
                 form => before / PAIR_ROWS * form.pair_bytes(self.inner),
@@ -116,9 +114,7 @@ impl Cuda {
             return Err(shape("embed", "a table in one form", format!("{} parts", table.parts.len())));
         };
         let most = self.prefill_rows.max(MAX_VERIFY_ROWS);
-        if rows > most {
-            return Err(shape("embed", format!("at most {most} rows"), rows));
-        }
+        check_shape(rows <= most, "embed", format_args!("at most {most} rows"), rows)?;
         // Lookups precede all products of the pass, so their scratch is free.
         let gathered = self.input_room(table.inner)?;
         if self.scratch.ascending.is_none() {

@@ -53,9 +53,8 @@ impl Cuda {
     fn copies(&self, sequences: &[Vec<&mut Cache>]) -> Result<Vec<Moved>> {
         let of_one = |caches: &Vec<&mut Cache>| {
             for cache in caches {
-                if let Some(in_flight) = cache.in_flight() {
-                    in_flight.wait_for(std::slice::from_ref(&(0..cache.joined().limit)))?;
-                }
+                let limit = cache.joined().limit;
+                cache.wait_for(0..limit)?;
             }
             let first = caches.first().ok_or_else(|| internal("page_out", "a sequence without sparse layers"))?;
             let rows = Cache::joined_of(caches)?.on_host(&first.spec)?;

@@ -15,9 +15,9 @@ use super::selection::Selection;
 use super::staging::Outgoing;
 use super::stretch::Stretch;
 use super::tensors::{Buf, HEAD, Recurrent, floats, narrow, narrowed};
-use super::{Cuda, shape};
+use super::{Cuda, check_shape, shape};
 use crate::backend::{
-    BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor, row_ranges,
+    BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, invariant, layer_tensor, row_ranges,
 };
 use crate::core::spec::SparseSpec;
 use crate::engine::protocol::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
@@ -27,17 +27,14 @@ const CHOOSING_ROWS: usize = 512;
 
 impl Images for Cuda {
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
-        if rows > buf.rows {
-            return Err(shape("read", format!("at most {} rows", buf.rows), rows));
-        }
+        check_shape(rows <= buf.rows, "read", format_args!("at most {} rows", buf.rows), rows)?;
         let data = self.staging.fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
         floats(number_type(buf), &data)
     }
 
     fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
-        if values.len() > buf.rows * buf.width {
-            return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
-        }
+        let fits = values.len() <= buf.rows * buf.width;
+        check_shape(fits, "write", format_args!("at most {} values", buf.rows * buf.width), values.len())?;
         self.ready.forget();
         match number_type(buf) {
             Dtype::Bf16 => self.staging.send_bytes(buf.ptr(), &narrow(values)),
@@ -52,8 +49,8 @@ impl Images for Cuda {
         for cache in caches {
             for (index, rows) in ranges.iter().enumerate() {
                 let array = cache.rows(index, rows)?;
-                if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
-                    in_flight.wait_for(std::slice::from_ref(rows))?;
+                if index < 2 {
+                    cache.wait_for(rows.clone())?;
                 }
                 arrays.push(array);
             }
@@ -79,10 +76,8 @@ impl Images for Cuda {
         for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &(start..start + rows))).enumerate() {
             let tensor = find(name)?;
             let expected = [rows.len(), spec.kv_heads, HEAD];
-            if tensor.shape != expected || tensor.data.len() != expected.iter().product::<usize>() * tensor.dtype.size()
-            {
-                return Err(shape("write_rows", format!("`{name}` {expected:?}"), format!("{tensor:?}")));
-            }
+            let fits = tensor.is_whole(&expected);
+            check_shape(fits, "write_rows", format_args!("`{name}` {expected:?}"), format_args!("{tensor:?}"))?;
             let array = cache.rows(index, &rows)?;
             self.store_rows(array, &narrowed(tensor)?)?;
         }
@@ -146,16 +141,12 @@ impl Images for Cuda {
 
     fn copy_rows(&mut self, to: &mut [&mut Cache], from: &mut [&mut Cache], positions: usize) -> Result<()> {
         let (Some(first), Some(theirs)) = (to.first(), from.first()) else {
-            return if to.len() == from.len() { Ok(()) } else { Err(internal("copy_rows", "caches of two shapes")) };
+            return invariant(to.len() == from.len(), "copy_rows", "caches of two shapes");
         };
-        if first.is_sibling(theirs) {
-            return Err(internal("copy_rows", "a sequence and itself"));
-        }
+        invariant(!first.is_sibling(theirs), "copy_rows", "a sequence and itself")?;
         for from in from.iter() {
-            if let Some(in_flight) = from.in_flight() {
-                // A block is copied whole.
-                in_flight.wait_for(std::slice::from_ref(&(0..positions.next_multiple_of(from.spec.block))))?;
-            }
+            // A block is copied whole.
+            from.wait_for(0..positions.next_multiple_of(from.spec.block))?;
         }
         for to in to.iter_mut() {
             to.in_flight = None;
@@ -215,9 +206,8 @@ impl Images for Cuda {
                 continue;
             };
             let expected = state.shape();
-            if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
-                return Err(shape("write_states", format!("f32 {expected:?}"), format!("{image:?}")));
-            }
+            let fits = image.dtype == Dtype::F32 && image.is_whole(&expected);
+            check_shape(fits, "write_states", format_args!("f32 {expected:?}"), format_args!("{image:?}"))?;
             outgoing.push(Outgoing::plain(Stretch::plain(state.state.ptr(), image.data.len()), &image.data));
         }
         self.staging.send(&outgoing)
@@ -233,9 +223,8 @@ impl Cuda {
         rows: usize,
     ) -> Result<()> {
         let Some(in_flight) = cache.in_flight() else { return Ok(()) };
-        let all = 0..self.step.place.position + rows;
         if rows > CHOOSING_ROWS {
-            return in_flight.wait_for(std::slice::from_ref(&all));
+            return cache.wait_for(0..self.step.place.position + rows);
         }
         let chosen = self.read_selection(sel, spec, rows)?;
         let mut blocks: Vec<u32> = chosen.into_iter().flatten().flatten().collect();
@@ -292,9 +281,7 @@ impl Cuda {
     }
 
     fn store_rows(&mut self, (array, home): (Stretch, Home), data: &[u8]) -> Result<()> {
-        if data.len() != array.bytes {
-            return Err(shape("write_rows", format!("{} bytes", array.bytes), data.len()));
-        }
+        check_shape(data.len() == array.bytes, "write_rows", format_args!("{} bytes", array.bytes), data.len())?;
         if home == Home::Device {
             return self.staging.send(&[Outgoing::plain(array, data)]);
         }

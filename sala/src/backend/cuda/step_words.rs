@@ -4,7 +4,7 @@
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::launch;
-use crate::backend::{MAX_VERIFY_ROWS, Result, internal, shape};
+use crate::backend::{MAX_VERIFY_ROWS, Result, check_shape, invariant};
 use crate::engine::protocol::Token;
 
 /// Size of `Step` and of `DraftStep` in `kernels/common.cuh`.
@@ -52,9 +52,8 @@ impl StepParameters {
     }
 
     pub(super) fn send_all(&mut self, words: &[u32], tokens: &[Token]) -> Result<()> {
-        if tokens.len() > self.token_room {
-            return Err(shape("set_tokens", format!("at most {} tokens", self.token_room), tokens.len()));
-        }
+        let fits = tokens.len() <= self.token_room;
+        check_shape(fits, "set_tokens", format_args!("at most {} tokens", self.token_room), tokens.len())?;
         if tokens.len() <= MAX_VERIFY_ROWS {
             return self.send_slot(words.iter().chain(tokens).copied());
         }
@@ -124,9 +123,7 @@ impl Laid {
         for bytes in self.words.as_mut_slice().chunks_exact_mut(4) {
             bytes.copy_from_slice(&words.next().unwrap_or(0).to_le_bytes());
         }
-        if words.next().is_some() {
-            return Err(internal("step", "more words than its graph takes"));
-        }
+        invariant(words.next().is_none(), "step", "more words than its graph takes")?;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use super::driver::{DevicePtr, Queue};
 use super::graph::{ANY, Key, Stage};
 use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
 use super::{Cuda, u32_of};
-use crate::backend::{Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal, shape};
+use crate::backend::{Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, invariant};
 use crate::engine::protocol::Token;
 
 /// Size of `Row` in `kernels/sequences.cuh`.
@@ -83,9 +83,8 @@ impl Step {
 
     pub(super) fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()> {
         let rows: usize = groups.iter().map(|g| g.rows).sum();
-        if rows > MAX_VERIFY_ROWS || rows != tokens.len() {
-            return Err(internal("set_rows", "rows and tokens of a pass do not belong together"));
-        }
+        let holds = rows <= MAX_VERIFY_ROWS && rows == tokens.len();
+        invariant(holds, "set_rows", "rows and tokens of a pass do not belong together")?;
         self.groups = groups.to_vec();
         self.send(tokens)
     }
@@ -260,13 +259,6 @@ impl Steps for Cuda {
         }
         self.forget_rope();
         Ok(())
-    }
-
-    fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
-        if rows > pass.rows() {
-            return Err(shape("advance", format!("at most {} rows", pass.rows()), rows));
-        }
-        self.go_to(self.place().advanced(pass, rows))
     }
 
     fn folded(&mut self) {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
+use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal, invariant};
 
 const LAYERS: usize = 96;
 /// Tables of caches and states outside of any layer, for tests and measurements; used in turn.
@@ -125,9 +125,7 @@ impl Tables {
 
     pub(super) fn flush(&mut self) -> Result<()> {
         let Some(changed) = self.changed.clone() else { return Ok(()) };
-        if self.fixed {
-            return Err(internal("verify", "a step names buffers that were not bound before"));
-        }
+        invariant(!self.fixed, "verify", "a step names buffers that were not bound before")?;
         let half = self.next;
         self.next ^= 1;
         let words = &self.here[changed.start * TABLE_WORDS..changed.end * TABLE_WORDS];

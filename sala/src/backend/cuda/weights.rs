@@ -8,7 +8,7 @@ use super::driver::{DevicePtr, Queue};
 use super::staging::Outgoing;
 use super::stretch::Stretch;
 use super::tensors::{Matrix, Part};
-use super::{Cuda, launch, shape};
+use super::{Cuda, check_shape, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::engine::protocol::Dtype;
@@ -114,13 +114,10 @@ impl Cuda {
         let inner = gate.shape.get(1).copied().unwrap_or(0);
         let half = rows_of(gate, inner)?;
         let form = gate.form.or_bf16(inner);
-        if rows_of(up, inner)? != half || !half.is_multiple_of(8) || up.form != gate.form || up.dtype != gate.dtype {
-            return Err(shape(
-                "gate_up_matrix",
-                "two equal matrices of a multiple of 8 rows in one form",
-                format!("{:?} {:?} and {:?} {:?}", gate.shape, gate.form, up.shape, up.form),
-            ));
-        }
+        let fits =
+            rows_of(up, inner)? == half && half.is_multiple_of(8) && up.form == gate.form && up.dtype == gate.dtype;
+        let found = format_args!("{:?} {:?} and {:?} {:?}", gate.shape, gate.form, up.shape, up.form);
+        check_shape(fits, "gate_up_matrix", "two equal matrices of a multiple of 8 rows in one form", found)?;
         let memory = if gate.dtype == Dtype::U8 {
             self.packed_pairs(form, half, inner, [gate, up], travelling)?
         } else {

@@ -29,8 +29,9 @@ impl Interleaving {
         let units = inner / UNIT_COLUMNS;
         let pieces = |r: usize| (row.pieces)(Place::of(r), row.detail).into_iter();
         let mut turns = vec![Turns { first: 0, bytes: row.unit_bytes, units, from: places(row.unit_bytes, pieces) }];
+        // The tail of nvfp4, the only form that has one.
         if row.tail > 0 {
-            let from = places(row.tail, |r| tail_pieces(form, r));
+            let from = places(row.tail, nvfp4::tail_pieces);
             turns.push(Turns { first: units * row.unit_bytes, bytes: row.tail, units: 1, from });
         }
         Some(Interleaving { pair_bytes: form.pair_bytes(inner), couples: half.div_ceil(PAIR_ROWS), turns })
@@ -73,9 +74,4 @@ fn places<I: Iterator<Item = (usize, usize)>>(bytes: usize, of: impl Fn(usize) -
         }
     }
     from
-}
-
-/// Positions of the bytes of one row in the tail of a pair: (first, count).
-fn tail_pieces(form: Form, row: usize) -> Box<dyn Iterator<Item = (usize, usize)>> {
-    if form == Form::Nvfp4 { Box::new(nvfp4::tail_pieces(row)) } else { Box::new(std::iter::empty()) }
 }

@@ -235,6 +235,7 @@ pub(super) fn good_tail(tail: &[u8]) -> bool {
     })
 }
 
+/// Positions of the bytes of one row in the tail of a pair: (first, count).
 pub(super) fn tail_pieces(row: usize) -> impl Iterator<Item = (usize, usize)> {
     [(row * 4, 4), (TAIL_EACH + row * 4, 4)].into_iter()
 }

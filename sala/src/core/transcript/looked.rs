@@ -31,19 +31,13 @@ pub struct Sources {
     pub names: BTreeMap<u64, String>,
 }
 
-/// A sentence of an answer: it begins at the end of the one before it.
+/// A sentence of an answer: it begins at the end of the one before it. Written as an array, to save bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(u64, Vec<Seen>)", into = "(u64, Vec<Seen>)")]
+#[serde(into = "(u64, Vec<Seen>)")]
 pub struct Sentence {
     /// End in the answer's text, in bytes.
     pub end: u64,
     pub seen: Vec<Seen>,
-}
-
-impl From<(u64, Vec<Seen>)> for Sentence {
-    fn from((end, seen): (u64, Vec<Seen>)) -> Sentence {
-        Sentence { end, seen }
-    }
 }
 
 impl From<Sentence> for (u64, Vec<Seen>) {
@@ -58,12 +52,9 @@ pub struct Seen(pub u64, pub u64, pub u64, pub u16);
 
 impl From<&Passage> for Seen {
     fn from(p: &Passage) -> Seen {
-        Seen(p.number, p.first_line, p.last_line, ten_thousandths(f64::from(p.share)))
+        let share = (f64::from(p.share) * 1e4).round().clamp(0.0, 1e4);
+        Seen(p.number, p.first_line, p.last_line, share as u16)
     }
-}
-
-fn ten_thousandths(share: f64) -> u16 {
-    (share * 1e4).round().clamp(0.0, 1e4) as u16
 }
 
 pub const MOST_PASSAGES: usize = 8;

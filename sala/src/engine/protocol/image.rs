@@ -179,6 +179,11 @@ impl ImageTensor {
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
+
+    /// Whether it has this shape, and all of its bytes.
+    pub fn is_whole(&self, shape: &[usize]) -> bool {
+        self.shape == shape && self.data.len() == self.bytes()
+    }
 }
 
 impl std::fmt::Debug for ImageTensor {

@@ -178,11 +178,7 @@ impl Command {
         match self {
             Command::Restore { id, .. } | Command::Fork { id, .. } => Some(id),
             Command::Run(job) => Some(&mut job.id),
-            Command::Release { .. }
-            | Command::MayEvict { .. }
-            | Command::Park
-            | Command::Unpark
-            | Command::Shutdown => None,
+            _ => None,
         }
     }
 }

@@ -50,12 +50,6 @@ pub struct JobDone {
     pub memory: MemoryInfo,
 }
 
-impl JobDone {
-    pub fn new(ended: Ended) -> JobDone {
-        JobDone { ended, ..JobDone::default() }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpecStats {

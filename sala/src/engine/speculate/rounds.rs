@@ -47,15 +47,6 @@ impl Proposal {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// A pass of its own: its time shows the cost of drafts.
-    Alone,
-    /// A pass over this many sequences: only the drafts' outcome is learned, and a draft has to be worth the wait of
-    /// all sequences for its row.
-    Shared(usize),
-}
-
 pub enum Proposed {
     Rows(Box<Proposal>),
     Over(Round),
@@ -73,23 +64,24 @@ impl<B: DraftOps> Decoder<B> {
 
     /// One pass over the weights: at least one more token.
     pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
-        let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS, Pace::Alone)? {
+        let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS, 1)? {
             Proposed::Over(round) => return Ok(round),
             Proposed::Rows(proposal) => proposal,
         };
         live.verify(b, model, proposal.rows())?;
         let top_logits = live.top_logits(b, proposal.rows().len())?;
-        self.settle(b, model, live, *proposal, &top_logits, Pace::Alone)
+        self.settle(b, model, live, *proposal, &top_logits, 1)
     }
 
-    /// The first half of a round: the rows to verify, at most `most`.
+    /// The first half of a round: the rows to verify, at most `most`, in a pass over this many `sequences`. In a shared
+    /// pass a draft has to be worth the wait of all of them for its row.
     pub fn propose(
         &mut self,
         b: &mut B,
         model: &Model<B>,
         live: &Live<B>,
         most: usize,
-        pace: Pace,
+        sequences: usize,
     ) -> Result<Proposed> {
         let began = Instant::now();
         let position = live.position();
@@ -112,17 +104,14 @@ impl<B: DraftOps> Decoder<B> {
         };
         // The head drafts for one sequence after the other, while a row of the pass costs next to nothing: in a shared
         // pass only an explicit mode uses the head.
-        let heads = pace == Pace::Alone || generation.mode != SpecMode::Auto;
+        let heads = sequences == 1 || generation.mode != SpecMode::Auto;
         let plan = self.now.policy.plan(Offer {
             mode: generation.mode,
             context: position,
             head: heads && self.head.as_ref().is_some_and(|h| h.ready(position)),
             ngram: lookup.as_ref(),
             room,
-            sequences: match pace {
-                Pace::Alone => 1,
-                Pace::Shared(sequences) => sequences,
-            },
+            sequences,
         });
         let drafts = match plan.source {
             Source::Plain => Drafts::default(),
@@ -138,7 +127,8 @@ impl<B: DraftOps> Decoder<B> {
         Ok(Proposed::Rows(Box::new(Proposal { rows, drafts, plan, lookup, position, began })))
     }
 
-    /// The second half: draws from the verified rows, and advances `live` by the accepted ones.
+    /// The second half: draws from the verified rows, and advances `live` by the accepted ones. The time of a shared
+    /// pass shows no cost of drafts: only their outcome is learned.
     pub fn settle(
         &mut self,
         b: &mut B,
@@ -146,7 +136,7 @@ impl<B: DraftOps> Decoder<B> {
         live: &mut Live<B>,
         proposal: Proposal,
         top_logits: &[TopLogits],
-        pace: Pace,
+        sequences: usize,
     ) -> Result<Round> {
         let Proposal { drafts, plan, lookup, position, began, .. } = proposal;
         let Some(generation) = &mut self.now.generation else {
@@ -179,14 +169,10 @@ impl<B: DraftOps> Decoder<B> {
             steps: drafts.steps,
             verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
         };
-        match pace {
-            Pace::Alone if !b.rows_in_flight() => {
-                self.now.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
-            }
-            Pace::Alone => {}
-            Pace::Shared(sequences) => {
-                self.now.policy.learn_shared(plan.source, &outcome, lookup.as_ref(), &tokens, sequences);
-            }
+        if sequences > 1 {
+            self.now.policy.learn_shared(plan.source, &outcome, lookup.as_ref(), &tokens, sequences);
+        } else if !b.rows_in_flight() {
+            self.now.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
         Ok(Round { tokens, ended, looked, likely })

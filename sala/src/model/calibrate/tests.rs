@@ -116,7 +116,7 @@ fn packed(source: &Checkpoint, id: &str, statistics: Option<&Statistics>, out: &
 #[test]
 fn a_calibrated_folder_loads_is_never_worse_and_resumes() {
     let mut source = fixture();
-    source.set_recipe(Recipe::Bits4);
+    source.recipe = Recipe::Bits4;
     let (texts, others) = ([text(5, 300), text(7, 200)], [text(5, 300), text(7, 201)]);
     let id = identity(&source, &texts);
     assert!(id != source.fingerprint() && id != identity(&source, &others));

@@ -19,15 +19,12 @@ pub struct DraftOptions {
     /// Positions a draft looks back. Heads are trained on 2k to 4k tokens; larger rotations are outside their
     /// training.
     pub window: usize,
-    pub rope_theta: Option<f64>,
-    /// Factor of the shared embedding: 1, unless the head was trained on the scaled one.
-    pub embed_scale: f32,
     pub recipe: Recipe,
 }
 
 impl Default for DraftOptions {
     fn default() -> Self {
-        DraftOptions { window: 4096, rope_theta: None, embed_scale: 1.0, recipe: Recipe::Stored }
+        DraftOptions { window: 4096, recipe: Recipe::Stored }
     }
 }
 
@@ -44,6 +41,7 @@ pub struct DraftConfig {
     pub fc_norm: FcNorm,
     /// The next draft step starts from the normed stream (EAGLE-3.1), not from the un-normed stream (EAGLE-3).
     pub norm_output: bool,
+    /// Factor of the embedding: part of a head's fingerprint.
     pub embed_scale: f32,
     pub logit_scale: f32,
     pub tied: bool,
@@ -148,7 +146,7 @@ impl DraftConfig {
                 kv_heads,
                 head_dim,
                 window: options.window,
-                inv_freq: inv_freq(keys, head_dim, options)?,
+                inv_freq: inv_freq(keys, head_dim)?,
             },
             vocab,
             draft_vocab,
@@ -161,7 +159,7 @@ impl DraftConfig {
             },
             fc_norm: fc_norm(keys)?,
             norm_output: keys.flag("norm_output", false)?,
-            embed_scale: options.embed_scale,
+            embed_scale: 1.0,
             logit_scale: keys.number("logit_scale", 1.0)? as f32,
             tied: keys.flag("tie_word_embeddings", false)?,
         })
@@ -250,12 +248,9 @@ fn aux_layers(top: Fields<'_>, keys: Fields<'_>, layers: usize) -> Result<Vec<us
 }
 
 /// Angle per position of each rotated pair, in f64. An absent base means 10000, not the model's.
-fn inv_freq(keys: Fields<'_>, head_dim: usize, options: &DraftOptions) -> Result<Vec<f64>> {
+fn inv_freq(keys: Fields<'_>, head_dim: usize) -> Result<Vec<f64>> {
     let parameters = keys.object("rope_parameters")?;
-    let theta = match options.rope_theta {
-        Some(theta) => theta,
-        None => keys.number("rope_theta", parameters.number("rope_theta", 10_000.0)?)?,
-    };
+    let theta = keys.number("rope_theta", parameters.number("rope_theta", 10_000.0)?)?;
     let plain: Vec<f64> = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64)).collect();
     let scaling = if keys.present("rope_scaling").is_some() { keys.object("rope_scaling")? } else { parameters };
     let kind = scaling.present("rope_type").or_else(|| scaling.present("type")).and_then(Value::as_str);

@@ -39,10 +39,6 @@ impl<B: DraftOps> DraftHead<B> {
         tensors.hash_into(&mut hasher);
         options.recipe.hash_into(&mut hasher);
         let fingerprint = hasher.finalize().to_hex().chars().take(32).collect();
-        Ok(DraftHead { assumed, ..Self::build(b, name, fingerprint, config, weights)? })
-    }
-
-    fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
         let s = &config.shape;
         let rows = READ_ROWS;
         let bufs = Bufs {
@@ -57,6 +53,6 @@ impl<B: DraftOps> DraftHead<B> {
         };
         let read = b.draft_buf(rows, config.aux_width(), BufKind::Activation)?;
         let now = DraftWindow::new(b, &config)?;
-        Ok(DraftHead { name: name.into(), fingerprint, config, weights, bufs, read, now, assumed: None })
+        Ok(DraftHead { name: name.into(), fingerprint, config, weights, bufs, read, now, assumed })
     }
 }

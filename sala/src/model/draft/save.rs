@@ -28,7 +28,7 @@ impl<B: DraftOps> DraftHead<B> {
         let width = self.config.aux_width();
         if let Some(known) = self.now.waiting.checked_sub(1).filter(|n| *n > 0) {
             let last = b.read(&self.now.aux_hidden, self.now.waiting)?;
-            self.flush_rows(b, tables, history, known)?;
+            self.flush(b, tables, history, known)?;
             let last = last.get(known * width..).ok_or_else(|| internal("draft export", "fewer rows than wait"))?;
             b.write(&mut self.now.aux_hidden, last)?;
         }
@@ -63,19 +63,16 @@ impl<B: DraftOps> DraftHead<B> {
         let Ok(saved) = serde_json::from_slice::<Saved>(&meta.data) else { return Ok(false) };
         let s = &self.config.shape;
         let rows = saved.next.saturating_sub(saved.first);
-        let whole = |t: &ImageTensor, shape: &[usize]| {
-            t.shape == shape && t.data.len() == shape.iter().product::<usize>() * t.dtype.size()
-        };
         let window = [rows, s.kv_heads, s.head_dim];
         let fits = saved.fingerprint == self.fingerprint
             && saved.first <= saved.next
             && rows <= s.window
             && saved.waiting <= 1
             && saved.next.checked_add(saved.waiting) == Some(position)
-            && whole(k, &window)
-            && whole(v, &window)
+            && k.is_whole(&window)
+            && v.is_whole(&window)
             && aux_hidden.dtype == Dtype::F32
-            && whole(aux_hidden, &[saved.waiting, self.config.aux_width()]);
+            && aux_hidden.is_whole(&[saved.waiting, self.config.aux_width()]);
         if !fits {
             return Ok(false);
         }

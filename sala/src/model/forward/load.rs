@@ -13,7 +13,7 @@ impl<B: Backend> Model<B> {
     pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
         let spec = checkpoint.spec().clone();
         checkpoint.check()?;
-        b.check(&spec, checkpoint.prefill())?;
+        b.check(&spec, checkpoint.prefill)?;
         let mut loader = Loader { b, checkpoint, requested: 0, done: 0, total: spec.parameters(), progress };
         let h = spec.hidden;
         // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
@@ -126,7 +126,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
 
     fn made_up(&mut self, request: &Request, base: u64) -> Result<B::Matrix> {
         let Request { from, inner, std, number } = request;
-        let form = |name: &str, rows: usize| self.checkpoint.form(self.checkpoint.recipe(), name, &[rows, *inner]);
+        let form = |name: &str, rows: usize| self.checkpoint.form(self.checkpoint.recipe, name, &[rows, *inner]);
         let seed = base.wrapping_mul(1_000_003).wrapping_add(*number);
         Ok(match from {
             Origin::Stack(parts) => {
@@ -212,7 +212,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         let [mut qkv, mut out, mut gate_up, mut down] = matrices;
         let (h, name) = (spec.hidden, |name: &str| format!("model.layers.{layer}.{name}"));
         let input_norm = self.vector(&name("input_layernorm"), h)?;
-        let (prefill, kind) = (self.checkpoint.prefill(), *mixer);
+        let (prefill, kind) = (self.checkpoint.prefill, *mixer);
         let mixer = match mixer {
             Mixer::Sparse => MixerWeights::Sparse,
             Mixer::Lightning => {

@@ -54,7 +54,7 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
         (Some(made_from), ..) if ours && made_from == id => Holds::Free,
         (_, None, _) if ours => Holds::Unsaid,
         (_, Some(weights), Some(format)) if ours && weights == source.stored_fingerprint() => {
-            match format == source.recipe().name() {
+            match format == source.recipe.name() {
                 true => Holds::OtherCalibration { calibrated: made.get("calibrated") == Some(&true.into()) },
                 false => Holds::OtherForm(format.to_owned()),
             }
@@ -74,13 +74,9 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> 
 }
 
 pub fn is_outdated(folder: &Path) -> bool {
-    let index = index(folder);
+    let index = read_index(folder).ok().flatten();
     let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
     names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name)))
-}
-
-fn index(folder: &Path) -> Option<serde_json::Value> {
-    read_index(folder).ok().flatten()
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.

@@ -82,7 +82,12 @@ impl Checkpoint {
 
     /// A matrix of a folder by its name without `.weight`: the weight if it is packed, its form for the device, and the
     /// effect on its values.
-    fn fate(&self, recipe: Recipe, name: &str, shape: &[usize]) -> Result<(Option<Weight<'_>>, Form, Fate)> {
+    pub(in crate::model) fn fate(
+        &self,
+        recipe: Recipe,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<(Option<Weight<'_>>, Form, Fate)> {
         let inner = shape.last().copied().unwrap_or(0);
         let plain = recipe.form(self.spec(), name, inner);
         let Some(weight) = Weight::open(self.tensors()?, name, shape)? else { return Ok((None, plain, Fate::Plain)) };
@@ -95,11 +100,6 @@ impl Checkpoint {
             _ => Fate::Repacked,
         };
         Ok((Some(weight), form, fate))
-    }
-
-    /// The form of a matrix, by its name without `.weight` and shape, and the effect on its values.
-    pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
-        self.fate(self.recipe(), name, shape).map(|(_, form, fate)| (form, fate))
     }
 
     /// The form of a matrix that is made up, of a folder, or damaged there.
@@ -118,7 +118,7 @@ impl Checkpoint {
     /// A matrix by its name without `.weight`, in its form for the device.
     pub(in crate::model) fn weight(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         let (full, tensors) = (format!("{name}.weight"), self.tensors()?);
-        let (weight, form, fate) = self.fate(self.recipe(), name, shape)?;
+        let (weight, form, fate) = self.fate(self.recipe, name, shape)?;
         match (weight, fate) {
             // Our own packing checked the contents, and the seal vouches for them; a check here would read all of them
             // once more.
@@ -140,7 +140,7 @@ impl Checkpoint {
         }
         // The folder packs the two differently: take the values of both, in the larger form.
         let inner = shape.last().copied().unwrap_or(0);
-        let form = if self.recipe() == Recipe::Bf16 { Form::Bf16 } else { Form::Int8.or_bf16(inner) };
+        let form = if self.recipe == Recipe::Bf16 { Form::Bf16 } else { Form::Int8.or_bf16(inner) };
         let tensors = self.tensors()?;
         let plain =
             |name: &str| Ok::<_, ModelError>(tensors.get(&format!("{name}.weight"), shape)?.into_f32().in_form(form));
@@ -181,7 +181,7 @@ impl Checkpoint {
         let mut kept = Kept { details: format.details(), counts: BTreeMap::new(), loss: BTreeMap::new() };
         let mut sums: BTreeMap<&'static str, (f64, f64, usize)> = BTreeMap::new();
         for (name, shape) in self.matrices() {
-            let (weight, form, fate) = self.fate(self.recipe(), &name, &shape)?;
+            let (weight, form, fate) = self.fate(self.recipe, &name, &shape)?;
             *kept.counts.entry((fate, form.name())).or_default() += 1;
             if let (Some(weight), Fate::Repacked, 1..) = (weight, fate, weights) {
                 let sum = sums.entry(form.name()).or_default();
@@ -219,7 +219,7 @@ impl Checkpoint {
 
     /// Form of the weights in reports of measurements: `stored`, `8-bit`, or `nvfp4` for synthetic published ones.
     pub fn weights_name(&self) -> &'static str {
-        match (&self.source, self.recipe()) {
+        match (&self.source, self.recipe) {
             (Source::Synthetic(_, Some(form)), Recipe::Stored) => form.name(),
             (_, recipe) => recipe.name(),
         }

@@ -68,7 +68,7 @@ fn state_belongs_to_what_prefill_multiplies_in_and_weights_do_not() {
     let mut checkpoint = Checkpoint::open("synthetic:tiny").unwrap();
     let weights = checkpoint.fingerprint();
     assert_eq!(checkpoint.state_fingerprint(), weights, "what was saved before there was a choice is still good");
-    checkpoint.set_prefill(Precision::Fp8);
+    checkpoint.prefill = Precision::Fp8;
     assert_eq!(checkpoint.fingerprint(), weights, "copies of packed weights are found again");
     assert_ne!(checkpoint.state_fingerprint(), weights);
     assert_eq!(checkpoint.state_fingerprint().len(), FINGERPRINT_DIGITS);

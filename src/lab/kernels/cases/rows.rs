@@ -99,7 +99,7 @@ fn projection<B: Backend + 'static>(b: &mut B, case: Case, w: B::Matrix) -> Resu
     let n = norm(b, case.seed + 1, case.sizes.hidden)?;
     let output = Output { width: qkvg_width(case.sizes), ..OUT };
     row_op(b, case, [(case.sizes.hidden, BufKind::Residual, 3.0)], output, move |b, out, [h], pass| {
-        b.norm_linear(out, h, &n, EPS, &w, pass)
+        b.norm_linear(out, h, &n, EPS, &w, None, pass)
     })
 }
 

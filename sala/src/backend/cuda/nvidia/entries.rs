@@ -110,11 +110,8 @@ impl Driver for Nvidia {
             sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0)
                 .result()
                 .map_err(|e| failed(format!("mapping {bytes} bytes"), e))?;
-            self.put(at, bytes, handle).inspect_err(|_| {
-                let _ = sys::cuMemRelease(handle);
-            })?;
+            self.put(at, bytes, handle)
         }
-        Ok(Mapping { home, at, bytes, handle })
     }
 
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
@@ -130,11 +127,8 @@ impl Driver for Nvidia {
             sys::cuMemRetainAllocationHandle(&raw mut handle, of.at as *mut std::ffi::c_void)
                 .result()
                 .map_err(|e| failed(format!("sharing {} bytes", of.bytes), e))?;
-            self.put(at, of.bytes, handle).inspect_err(|_| {
-                let _ = sys::cuMemRelease(handle);
-            })?;
+            self.put(at, of.bytes, handle)
         }
-        Ok(Mapping { home: of.home, at, bytes: of.bytes, handle })
     }
 
     fn unmap(&self, mapping: Mapping) {

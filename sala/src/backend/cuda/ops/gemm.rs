@@ -9,7 +9,8 @@ use super::super::launch::{self, HopperOut};
 use super::super::packed::Piece;
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
-use super::super::{Cuda, limits, shape};
+use super::super::{Cuda, check_shape};
+use super::check_width;
 use super::ready::Way;
 use super::scratch::Scratch;
 use crate::backend::{BackendError, Form, Result, fp8, internal, sections};
@@ -206,13 +207,11 @@ impl Cuda {
 
     /// The input without its values, and how many rows are read in bf16.
     fn input_of(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<(Input, usize)> {
-        check_width(w)?;
+        check_width(w.inner)?;
         let own = if self.options.own_gemm { rows } else { self.own_rows(w, rows) };
         let sections = sections::within(&w.sections, only)?;
         let reads = |precision| sections.iter().any(|section| section.1 == precision);
-        if reads(Precision::Fp8) && self.options.own_gemm {
-            return Err(shape("gemm", "a library for products in fp8", "none"));
-        }
+        check_shape(!reads(Precision::Fp8) || !self.options.own_gemm, "gemm", "a library for products in fp8", "none")?;
         if !reads(Precision::Fp8) || own == rows {
             return Ok((Input { x: 0, rows, own, narrow: None, made: 0 }, rows));
         }
@@ -328,7 +327,7 @@ impl Cuda {
         to: GemmOut,
         scale: f32,
     ) -> Result<()> {
-        check_width(w)?;
+        check_width(w.inner)?;
         for Slice { rows: slice, .. } in self.slices(w, None)? {
             let output = Output { d, ldd, to, scale }.at_column(slice.start);
             let size = [rows, slice.len(), w.inner];
@@ -347,14 +346,6 @@ impl Cuda {
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe { gemm.launch(self.device.driver(), to) }
     }
-}
-
-/// The kernels read whole pieces of a row: with another width they would compute wrong values.
-pub(super) fn check_width(w: &Matrix) -> Result<()> {
-    if w.inner.is_multiple_of(limits::INNER) {
-        return Ok(());
-    }
-    Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), w.inner))
 }
 
 #[cfg(test)]

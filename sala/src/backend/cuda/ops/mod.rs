@@ -16,8 +16,8 @@ mod select;
 mod skinny;
 mod sparse;
 
-use super::shape;
 use super::tensors::Buf;
+use super::{check_shape, limits};
 use crate::backend::Result;
 
 pub(super) use gemm::{Narrow, Output};
@@ -27,5 +27,11 @@ pub(super) use rows::TopLogitsBuffers;
 pub(super) use scratch::Scratch;
 
 fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {
-    if rows <= buf.rows { Ok(()) } else { Err(shape(op, format!("at most {} rows", buf.rows), rows)) }
+    check_shape(rows <= buf.rows, op, format_args!("at most {} rows", buf.rows), rows)
+}
+
+/// The kernels read whole pieces of a row: with another width they would compute wrong values.
+fn check_width(inner: usize) -> Result<()> {
+    let expected = format_args!("inputs of a multiple of {} values", limits::INNER);
+    check_shape(inner.is_multiple_of(limits::INNER), "gemm", expected, inner)
 }

@@ -7,10 +7,11 @@
 
 use std::ops::Range;
 
+use super::super::Cuda;
 use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SUMMED, SkinnyRows};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, limits, shape};
+use super::check_width;
 use crate::backend::{MAX_VERIFY_ROWS, NextOp, Pass, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +141,7 @@ impl Cuda {
         [first, rows]: [usize; 2],
         [eps, mul]: [f32; 2],
     ) -> Result<SkinnyRows> {
-        if !n.is_multiple_of(limits::INNER) {
-            return Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), n));
-        }
+        check_width(n)?;
         let made = self.ready.made.take();
         let NextRows { x, sums, .. } = self.place(kind, way, n)?;
         let all = SkinnyRows { x, ld: n, sums, eps, mul };

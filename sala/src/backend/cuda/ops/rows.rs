@@ -6,7 +6,7 @@ use super::super::device::{Account, DeviceBuffer, Pinned};
 use super::super::driver::{DevicePtr, GemmOut, Queue};
 use super::super::launch::{self, HopperOut, NextRows, SkinnyRows, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, shape};
+use super::super::{Cuda, check_shape, shape};
 use super::check_rows;
 use super::gemm::Output;
 use super::ready::{Kind, Way};
@@ -54,7 +54,7 @@ impl Rows for Cuda {
         unsafe { embed.launch(self.device.driver()) }
     }
 
-    fn norm_linear_of(
+    fn norm_linear(
         &mut self,
         dst: &mut Buf,
         h: &Buf,
@@ -93,9 +93,9 @@ impl Rows for Cuda {
                 self.skinny(SkinnyTo::Swiglu, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
-                if dst.width != inter {
-                    return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
-                }
+                let fits = dst.width == inter;
+                let found = format_args!("[rows, {}]", dst.width);
+                check_shape(fits, "norm_gate_up", format_args!("[rows, {inter}]"), found)?;
                 let input = self.gated_input(h, normed_by(norm), eps, w, None, rows)?;
                 let output = Output { d: to, ldd: inter, to: GemmOut::Bf16, scale: 1.0 };
                 let input = self.own_rows_first(input, w, 0..w.out, HopperOut::Swiglu, output)?;
@@ -138,9 +138,9 @@ impl Rows for Cuda {
             }
             Pass::Prefill { rows } => {
                 self.ready.forget();
-                if x.width != w.inner {
-                    return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
-                }
+                let fits = x.width == w.inner;
+                let found = format_args!("[rows, {}]", x.width);
+                check_shape(fits, "linear_add", format_args!("[rows, {}]", w.inner), found)?;
                 let input = self.plain_input(from, w, rows)?;
                 self.gemm(input, w, None, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
@@ -206,13 +206,9 @@ impl Rows for Cuda {
 
     fn keep_aux_hidden(&mut self, aux_hidden: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
         let hidden = h.width;
-        if (slot + 1) * hidden > aux_hidden.width {
-            return Err(shape(
-                "keep_aux_hidden",
-                format!("[rows, {}] or wider", (slot + 1) * hidden),
-                format!("[rows, {}]", aux_hidden.width),
-            ));
-        }
+        let fits = (slot + 1) * hidden <= aux_hidden.width;
+        let found = format_args!("[rows, {}]", aux_hidden.width);
+        check_shape(fits, "keep_aux_hidden", format_args!("[rows, {}] or wider", (slot + 1) * hidden), found)?;
         check_rows("keep_aux_hidden", aux_hidden, pass.rows())?;
         let (aux, lda, h) = (aux_hidden.column(slot * hidden), aux_hidden.width, h.ptr());
         let (d, rows) = (self.device.driver(), pass.rows());
@@ -240,9 +236,8 @@ impl Rows for Cuda {
         check_inner("head", norm.n, w)?;
         h.wide("head", w.inner)?;
         let range = rows.range(pass);
-        if range.end > pass.rows() {
-            return Err(shape("head", format!("rows below {}", pass.rows()), format!("{range:?}")));
-        }
+        let fits = range.end <= pass.rows();
+        check_shape(fits, "head", format_args!("rows below {}", pass.rows()), format_args!("{range:?}"))?;
         let (first, count) = (range.start, range.len());
         check_rows("head", logits, count)?;
         let input = self.ready_rows(Kind::Normed, h, normed_by(norm), w.inner, [first, count], [eps, 1.0 / divisor])?;
@@ -283,9 +278,7 @@ impl Rows for Cuda {
     }
 
     fn read_top_logits(&mut self, rows: usize) -> Result<Vec<TopLogits>> {
-        if rows > MAX_VERIFY_ROWS {
-            return Err(shape("top_logits", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
-        }
+        check_shape(rows <= MAX_VERIFY_ROWS, "top_logits", format_args!("at most {MAX_VERIFY_ROWS} rows"), rows)?;
         let Some(c) = &self.top_logits else { return Err(shape("top_logits", "top_logits before", "none")) };
         self.device.driver().synchronize(Queue::Compute)?;
         let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice())
@@ -310,5 +303,5 @@ impl Rows for Cuda {
 }
 
 fn check_inner(op: &'static str, n: usize, w: &Matrix) -> Result<()> {
-    if n == w.inner { Ok(()) } else { Err(shape(op, format!("norm of {}", w.inner), n)) }
+    check_shape(n == w.inner, op, format_args!("norm of {}", w.inner), n)
 }

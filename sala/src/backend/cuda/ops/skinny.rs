@@ -3,8 +3,8 @@
 use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
 use super::super::tensors::Matrix;
-use super::super::{Cuda, shape};
-use super::gemm::check_width;
+use super::super::{Cuda, check_shape};
+use super::check_width;
 use crate::backend::Result;
 
 impl Cuda {
@@ -19,10 +19,9 @@ impl Cuda {
         scale: f32,
         rows: usize,
     ) -> Result<()> {
-        check_width(w)?;
-        if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
-            return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
-        }
+        check_width(w.inner)?;
+        let fits = form != SkinnyTo::Swiglu || w.parts.len() == 1;
+        check_shape(fits, "norm_gate_up", "a weight in one form", format_args!("{} parts", w.parts.len()))?;
         let (mut dst, mut column) = (dst, 0);
         for weight in self.skinny_weights(form, w)? {
             let next = next.rest(0, column);

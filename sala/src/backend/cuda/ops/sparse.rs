@@ -8,9 +8,9 @@ use super::super::limits::BLOCK;
 use super::super::selection::{Selection, Sums};
 use super::super::tables::{Entry, TableId, Tables};
 use super::super::tensors::{Buf, HEAD};
-use super::super::{Cuda, launch, shape};
+use super::super::{Cuda, check_shape, launch};
 use super::check_rows;
-use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
+use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal, invariant};
 use crate::core::spec::SparseSpec;
 
 /// Both stages scale by 1/√128.
@@ -28,9 +28,8 @@ pub(super) fn only<T>(caches: &[T]) -> Result<&T> {
 /// Elements between tiles of keys and values, and of compressed keys: equal in all caches of a pass.
 pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[usize; 2]> {
     let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles();
-    if caches.iter().any(|cache| cache.tiles() != first) {
-        return Err(internal("verify", "caches of a pass with tiles of two shapes"));
-    }
+    let holds = caches.iter().all(|cache| cache.tiles() == first);
+    invariant(holds, "verify", "caches of a pass with tiles of two shapes")?;
     Ok(first)
 }
 
@@ -72,13 +71,10 @@ impl Sparse for Cuda {
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
         let groups = self.step.groups(pass, caches.len())?;
         for (group, cache) in groups.iter().zip(caches.iter()) {
-            if let Some(in_flight) = cache.in_flight() {
-                // Windows of compressed keys that end in the new rows begin before them. With several sequences, this
-                // waits for all rows.
-                let at = group.place.position;
-                let from = if groups.len() > 1 { 0 } else { at.saturating_sub(4 * spec.kernel) };
-                in_flight.wait_for(std::slice::from_ref(&(from..at)))?;
-            }
+            // Windows of compressed keys that end in the new rows begin before them. With several sequences, this waits
+            // for all rows.
+            let at = group.place.position;
+            cache.wait_for(if groups.len() > 1 { 0 } else { at.saturating_sub(4 * spec.kernel) }..at)?;
         }
         for cache in caches.iter_mut() {
             self.settle(cache)?;
@@ -138,9 +134,8 @@ impl Sparse for Cuda {
         let to = o.wide("attend", spec.heads * HEAD)?;
         check_rows("attend", o, pass.rows())?;
         let paged = caches.iter().filter(|cache| cache.paged.is_some()).count();
-        if paged > 0 && paged < caches.len() {
-            return Err(internal("attend", "keys and values of some sequences are in host memory, of others not"));
-        }
+        let holds = paged == 0 || paged == caches.len();
+        invariant(holds, "attend", "keys and values of some sequences are in host memory, of others not")?;
         let [row_tile, _] = tiles_of(caches)?;
         let operands = launch::Attend {
             q,
@@ -229,9 +224,7 @@ impl Sparse for Cuda {
         position: usize,
         of: MassOf,
     ) -> Result<()> {
-        if rows.end > MAX_VERIFY_ROWS {
-            return Err(shape("add_mass", format!("at most {MAX_VERIFY_ROWS} rows"), rows.end));
-        }
+        check_shape(rows.end <= MAX_VERIFY_ROWS, "add_mass", format_args!("at most {MAX_VERIFY_ROWS} rows"), rows.end)?;
         if rows.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use crate::model::{ModelError, WEIGHTS_INDEX};
 
 fn packed() -> (Checkpoint, tempfile::TempDir) {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits8);
+    source.recipe = Recipe::Bits8;
     let out = tempfile::tempdir().unwrap();
     quantized(&source, out.path());
     (source, out)
@@ -101,7 +101,7 @@ fn what_is_there_is_compared_once_and_that_can_be_stopped() {
 #[test]
 fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits8);
+    source.recipe = Recipe::Bits8;
     let (whole, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     quantized(&source, whole.path());
     let notes = out.path().join(".sala-chat.hashes");

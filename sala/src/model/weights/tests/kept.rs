@@ -14,7 +14,7 @@ pub(super) fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::qu
 fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
     for recipe in [Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4] {
         let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-        source.set_recipe(recipe);
+        source.recipe = recipe;
         let out = tempfile::tempdir().unwrap();
         let parts = quantized(&source, out.path());
         assert_eq!(parts.iter().map(|p| p.name.as_str()).collect::<Vec<_>>()[..2], ["embedding", "layer 0"]);
@@ -39,7 +39,7 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
 #[test]
 fn a_stopped_run_resumes() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits8);
+    source.recipe = Recipe::Bits8;
     let out = tempfile::tempdir().unwrap();
     let stop = crate::engine::protocol::Cancel::default();
     let mut heard = 0;
@@ -59,18 +59,18 @@ fn a_stopped_run_resumes() {
     assert_eq!(earlier[..4], [true, false, true, false]);
     assert!(std::fs::read(&torn).unwrap() == bytes, "the same file again");
     // Parts of another recipe are not reused.
-    source.set_recipe(Recipe::Bits4);
+    source.recipe = Recipe::Bits4;
     assert!(quantized(&source, out.path()).iter().all(|p| !p.earlier));
 }
 
 #[test]
 fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits4);
+    source.recipe = Recipe::Bits4;
     let dir = tempfile::tempdir().unwrap();
-    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+    assert!(source.packed_earlier(dir.path(), source.recipe).unwrap().is_none());
     quantized(&source, &dir.path().join(source.fingerprint()));
-    let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
+    let earlier = source.packed_earlier(dir.path(), source.recipe).unwrap().unwrap();
     assert_eq!((earlier.fingerprint(), earlier.name()), (source.fingerprint(), source.name()));
     assert!(source.packs_while_loading(Recipe::Bits4) && !earlier.packs_while_loading(Recipe::Bits4));
     assert!(earlier.published().is_none() && earlier.kept().unwrap().is_none());
@@ -83,19 +83,19 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&part, bytes).unwrap();
-    let error = source.packed_earlier(dir.path(), source.recipe()).err().unwrap().to_string();
+    let error = source.packed_earlier(dir.path(), source.recipe).err().unwrap().to_string();
     assert!(error.contains("not those that its index describes"), "{error}");
     assert!(crate::model::quantize::kept_folders(dir.path())[0].bytes > 100_000);
     let removed = crate::model::quantize::remove_kept(dir.path()).unwrap();
     assert!(removed.files == 10 && removed.bytes > 100_000, "8 parts, config.json and the index: {removed:?}");
-    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+    assert!(source.packed_earlier(dir.path(), source.recipe).unwrap().is_none());
 }
 
 #[test]
 fn what_was_changed_in_a_folder_is_named_and_packed_again() {
     use crate::model::quantize::{Condition, check};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits8);
+    source.recipe = Recipe::Bits8;
     let out = tempfile::tempdir().unwrap();
     let damaged = || -> Vec<String> {
         let found = check(out.path(), &mut |_, _| ()).unwrap().into_iter();
@@ -139,13 +139,13 @@ fn a_run_removes_what_others_left_and_excludes_other_runs() {
     use crate::model::ModelError;
     use crate::model::quantize::{Claim, quantize};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits8);
+    source.recipe = Recipe::Bits8;
     let out = tempfile::tempdir().unwrap();
     let left = [".part-a1B2c3", ".tmpA1b2C3"].map(|name| out.path().join(name));
     left.iter().for_each(|path| std::fs::write(path, "torn").unwrap());
     let mut refused = 0;
     let mut other = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    other.set_recipe(Recipe::Bits4);
+    other.recipe = Recipe::Bits4;
     let mut hear = |_: &crate::model::quantize::Part| {
         let second = quantize(&other, None, out.path(), &Default::default(), &mut |_| ());
         refused += usize::from(matches!(second, Err(ModelError::InUse { .. })));
@@ -164,10 +164,10 @@ fn what_somebody_else_packed_is_repacked_once() {
     for (folder, name) in [(nvfp4_folder("layers.3."), "NVFP4"), (integers, "compressed-tensors")] {
         for recipe in [Recipe::Stored, Recipe::Bits4] {
             let mut source = Checkpoint::open_dir(folder.path()).unwrap();
-            source.set_recipe(recipe);
+            source.recipe = recipe;
             let dir = tempfile::tempdir().unwrap();
             quantized(&source, &dir.path().join(source.fingerprint()));
-            let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
+            let earlier = source.packed_earlier(dir.path(), source.recipe).unwrap().unwrap();
             assert!(source.packs_while_loading(recipe) && !earlier.packs_while_loading(recipe));
             assert_eq!(earlier.state_fingerprint(), source.state_fingerprint(), "saved state stays valid");
             assert_eq!((earlier.bytes(recipe), earlier.published()), (source.bytes(recipe), source.published()));
@@ -232,7 +232,7 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
 fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     use crate::model::quantize::{Holds, holds, is_finished, is_outdated};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits4);
+    source.recipe = Recipe::Bits4;
     let out = tempfile::tempdir().unwrap();
     quantized(&source, out.path());
     assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
@@ -313,7 +313,7 @@ fn published_groups_of_an_earlier_version_hold_the_same_values() {
 #[test]
 fn kept_weights_of_an_earlier_version_are_not_taken() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.set_recipe(Recipe::Bits4);
+    source.recipe = Recipe::Bits4;
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join(source.fingerprint());
     quantized(&source, &kept);
@@ -332,7 +332,7 @@ fn kept_weights_of_an_earlier_version_are_not_taken() {
     map.extend(names.names().map(|name| (name.to_owned(), "part-001.safetensors".into())));
     index["metadata"]["seal"] = hasher.finalize().to_hex().to_string().into();
     std::fs::write(&path, index.to_string()).unwrap();
-    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+    assert!(source.packed_earlier(dir.path(), source.recipe).unwrap().is_none());
     // Opened directly, as a folder of the user, the old layout still loads.
     assert_eq!(logits(&Checkpoint::open_dir(&kept).unwrap()), logits(&source));
 }

@@ -92,15 +92,15 @@ fn a_packed_folder_answers_as_its_values_do() {
     );
     assert_eq!(logits(&packed), logits(&plain));
     let stored = packed.fingerprint();
-    packed.set_recipe(Recipe::Bf16);
+    packed.recipe = Recipe::Bf16;
     assert!(packed.kept().unwrap().unwrap().to_string().contains("48 widened to bf16"));
     assert_eq!(logits(&packed), logits(&plain), "widened");
     assert_ne!(stored, packed.fingerprint(), "the form is part of it");
-    packed.set_recipe(Recipe::Bits4);
+    packed.recipe = Recipe::Bits4;
     let kept = packed.kept().unwrap().unwrap().to_string();
     assert!(kept.contains("48 matrices kept as published (group4); 2 that were not packed as int8."), "{kept}");
     for recipe in [Recipe::Bits6, Recipe::Bits5] {
-        packed.set_recipe(recipe);
+        packed.recipe = recipe;
         assert_eq!(
             packed.kept().unwrap().unwrap().to_string(),
             kept,
@@ -184,10 +184,10 @@ fn an_nvfp4_folder_is_kept_as_published() {
     // 4.5 bits a value, and 256 bytes for 32 rows.
     let bytes = |checkpoint: &Checkpoint, recipe| checkpoint.bytes(recipe) as f64;
     assert!(bytes(&packed, Recipe::Stored) < 0.55 * bytes(&packed, Recipe::Bf16));
-    packed.set_recipe(Recipe::Bf16);
+    packed.recipe = Recipe::Bf16;
     assert_eq!(logits(&packed), published, "the values are those that the library computes");
     assert_ne!(packed.fingerprint(), stored, "the form is part of it");
-    packed.set_recipe(Recipe::Bits4);
+    packed.recipe = Recipe::Bits4;
     let kept = packed.kept().unwrap().unwrap().to_string();
     assert!(kept.contains("kept as published (nvfp4); 2 that were not packed as int8."), "{kept}");
     // Our own packed folder holds the same values.
@@ -313,7 +313,7 @@ fn a_folder_with_scales_of_inputs_answers_as_its_values_do() {
     let kept = packed.kept().unwrap().unwrap().to_string();
     assert!(kept.contains("packed again (int8)") && !kept.contains("as published"), "{kept}");
     for checkpoint in [&mut packed, &mut plain] {
-        checkpoint.set_recipe(Recipe::Bf16);
+        checkpoint.recipe = Recipe::Bf16;
     }
     assert_eq!(logits(&packed), logits(&plain));
 }
