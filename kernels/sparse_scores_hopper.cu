@@ -189,7 +189,7 @@ hopper_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const __grid
     }
     const float unit = scale * LOG2E;
     Reader<ScoresShared> ring{sh};
-    // Scores of the 16 KV blocks whose pools end in tile n.
+    // Scores of the 16 KV blocks with pools that end in tile n.
     auto pool = [&](u32 n) {
         const u32 at = threadIdx.x & 15, row = threadIdx.x >> 4 & 7, r = r0 + own * EACH + row, block = b0 + n * 16 - 16 + at;
         if (n == 0 || n >= until || block >= score_blocks || r >= rows) return;
