@@ -230,6 +230,8 @@ fn html_keeps_headings_lists_tables_and_no_script() {
         text,
         "T & t\n\n# One two\n\na\u{a0}b <c>\nd\n\n- x\n\n- y\n\n- z\n\nk | v\n1 | 2\n\n  keep\n    this\n\na ship end\n"
     );
+    let empty = html::page(b"<html><p>t<table><tr><td>a<td>b<tr><td><td>c<tr><td><td><td>d</table>".to_vec());
+    assert_eq!(empty, "t\n\na | b\n | c\n |  | d\n");
     let old = html::page(b"<html><meta charset=\"windows-1251\"><p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec());
     assert_eq!(old, "Привет\n");
     let closed =

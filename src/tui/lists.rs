@@ -276,19 +276,16 @@ impl ListView {
 
     pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
         let below = rows::below(app, self, area);
-        let ruled = matches!(self.kind, Kind::Answers | Kind::Map);
-        // With the footer, and the rule above.
-        let height = if below.is_empty() { 0 } else { below.len() + 1 + usize::from(ruled) };
-        let height = u16::try_from(height).unwrap_or(area.height);
+        // With the footer.
+        let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
         let top = Rect { height: area.height.saturating_sub(height), ..area };
         self.draw_rows(app, painter, top);
-        if ruled && height > 0 {
-            let rest = Rect { y: top.bottom(), height, ..area };
-            painter.clear(rest);
-            painter.rule(Rect { height: 1, ..rest });
+        if height > 0 && matches!(self.kind, Kind::Answers | Kind::Map) {
+            // The list leaves its last row free.
+            painter.rule(Rect { y: top.bottom().saturating_sub(1), height: 1, ..area });
         }
         let last = Rect { height: area.height.saturating_sub(1), ..area };
-        painter.rows(last, top.height + u16::from(ruled), 2, &below);
+        painter.rows(last, top.height, 2, &below);
     }
 
     /// Title, filter, columns, and rows with the selected one marked.

@@ -88,7 +88,12 @@ impl Blocks {
 
     pub(super) fn cell(&mut self) {
         if self.cells > 0 {
-            (self.line_ends, self.space) = (0, false);
+            self.space = false;
+            if self.at_cell {
+                // The cells so far are empty: the line end before the row is still due.
+                self.open();
+            }
+            self.line_ends = 0;
             self.out.push_str(CELL);
         }
         self.cells += 1;
