@@ -52,6 +52,23 @@ fn a_look_reads_only_what_changed_since_the_last() {
 }
 
 #[test]
+fn a_file_dated_in_the_future_changes_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        let path = dir.path().join("a.txt");
+        std::fs::write(&path, text).unwrap();
+        let ahead = SystemTime::now() + Duration::from_secs(3600);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(ahead).unwrap();
+    };
+    write("one");
+    let mut looker = looker(dir.path());
+    assert_eq!(changes(&mut looker), []);
+    write("two");
+    assert_eq!(changes(&mut looker), [("a.txt".into(), OnDisk::Text("two".into()))]);
+    assert_eq!(changes(&mut looker), []);
+}
+
+#[test]
 fn a_named_file_is_gone_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.md");
