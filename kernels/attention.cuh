@@ -12,6 +12,7 @@
 #include "common.cuh"
 
 constexpr float NEVER = -INFINITY;
+constexpr float LOWEST = -1e30f;  // below any score
 
 // Layout of the caches, bf16. All sparse layers of a sequence share two arrays of tiles, so that forks which share
 // their pages need few pages of their own:

@@ -13,7 +13,6 @@
 #include "attention.cuh"
 
 constexpr u32 ROWS = 16;
-constexpr float LOWEST = -1e30f;  // below any score
 constexpr u32 TILE = 64;
 constexpr u32 TILE_ELEMENTS = TILE * HEAD;
 

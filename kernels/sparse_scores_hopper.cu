@@ -7,9 +7,10 @@
 #include "attention.cuh"
 #include "wgmma.cuh"
 
-constexpr u32 GROUPS = 3, EACH = 8;             // warpgroups that multiply, rows of each
-constexpr u32 HEADS = EACH * GROUP;             // queries of a warpgroup
-constexpr u32 LSE_TILE = 128, SCORE_TILE = 64;  // keys of a tile
+constexpr u32 ROWS = 24;                         // of a thread block
+constexpr u32 GROUPS = 3, EACH = ROWS / GROUPS;  // warpgroups that multiply, rows of each
+constexpr u32 HEADS = EACH * GROUP;              // queries of a warpgroup
+constexpr u32 LSE_TILE = 128, SCORE_TILE = 64;   // keys of a tile
 
 // Operands in panels of 64 columns (wgmma.cuh).
 template <u32 TILE, u32 N> struct Ring {
@@ -31,8 +32,7 @@ static_assert(sizeof(LseShared) == 196'656 && sizeof(ScoresShared) == 193'088, "
 // Other targets have these kernels without a body; the host launches them on Hopper only.
 #if !defined(SALA_EMULATOR) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER
-constexpr u32 ROWS = GROUPS * EACH, THREADS = GROUPS * 128 + 128;
-constexpr float LOWEST = -1e30f;  // below any score
+constexpr u32 THREADS = GROUPS * 128 + 128;
 
 DEVICE void group_sync(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
 

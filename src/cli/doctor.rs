@@ -204,9 +204,8 @@ fn weights(context: &Context) -> Finding {
 fn kept_weights(dir: &Path) -> Option<Finding> {
     let kept = kept_folders(dir);
     let all = bytes(kept.iter().map(|kept| kept.bytes).sum());
-    let text =
-        || format!("{all} of packed weights in {} (faster starts). sala-chat prune removes them.", dir.display());
-    (!kept.is_empty()).then(|| fine("kept", text()))
+    let text = format!("{all} of packed weights in {} (faster starts). sala-chat prune removes them.", dir.display());
+    (!kept.is_empty()).then(|| fine("kept", text))
 }
 
 fn disk(dir: &Path, reserve: u64) -> Finding {

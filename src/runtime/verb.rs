@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::baton::{Baton, Held, Running};
 use super::executor::Executor;
 use super::task::Task;
-use super::{Activity, Attendance, Choice, Conversation, Done, Notice, Slot, State};
+use super::{Activity, Attendance, Choice, Conversation, Done, Notice, RuntimeError, Slot, State};
 use crate::engine::protocol::EngineEvent;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
@@ -221,7 +221,10 @@ impl State {
             self = state;
             match polled {
                 Poll::Ready(done) => done.unwrap_or_else(|e| self.failed(&e)),
-                Poll::Pending => unreachable!("a request that runs at any time waits for nothing"),
+                Poll::Pending => {
+                    let what = "internal error: a request that runs at any time waited";
+                    self.failed(&RuntimeError::Failed(what.into()));
+                }
             }
         }
         while let Some(at) = self.woken() {

@@ -93,7 +93,7 @@ pub struct MapRow {
 }
 
 pub fn rows(map: &ContextMap) -> Vec<MapRow> {
-    let block = block_tokens(map);
+    let (block, passages) = (block_tokens(map), passages(map));
     let mut rows = Vec::new();
     for s in &map.stretches {
         let inside = |b: u32| (s.from..s.to).contains(&(u64::from(b) * block));
@@ -106,7 +106,7 @@ pub fn rows(map: &ContextMap) -> Vec<MapRow> {
         let looked = if share >= LOOKED { format!("{:.0}%", share * 100.0) } else { String::new() };
         let what = format!("{kind} #{} {}", s.number, sanitize_line(&s.name));
         rows.push(MapRow { from: s.from, to: s.to, what, looked, number: s.number, opens });
-        for (n, (passage, at)) in (1..).zip(map.passages.iter().zip(passages(map))) {
+        for (n, (passage, at)) in (1..).zip(map.passages.iter().zip(&passages)) {
             if (s.from..s.to).contains(&at.start.midpoint(at.end)) {
                 let what = format!("  [{n}] {}", sanitize_line(&passage.place()));
                 let opens = Some(Request::Look { at: map.answer, passage: Some(n) });

@@ -86,8 +86,8 @@ fn queues_after(app: &App) -> bool {
 /// With a single engine slot, a command that leaves the session waits for the session's queued lines.
 fn waits(app: &App, outcome: &Outcome) -> bool {
     let alone = app.model.is_some() && !app.answers_elsewhere();
-    let needs_model = !matches!(outcome, Outcome::Runtime(Request::Search(_) | Request::Export { .. }));
-    if !needs_model && matches!(app.activity, Activity::Starting { .. }) && !queues_after(app) {
+    let needs_no_model = matches!(outcome, Outcome::Runtime(Request::Search(_) | Request::Export { .. }));
+    if needs_no_model && matches!(app.activity, Activity::Starting { .. }) && !queues_after(app) {
         return false;
     }
     must_wait(app)

@@ -92,21 +92,22 @@ kernels! { device;
         z: Ptr("float*"), q: Ptr("const bf16*"), ldq: u32, map: TensorMap, window: u32, stride: u32,
         step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
     )
-    grid [up(rows, HOPPER_ROWS), kv_heads, 1], threads 512, shared 196_656;
+    grid [up(rows, SCORED_ROWS), kv_heads, 1], threads 512, shared 196_656;
 
     /// As prefill_scores on Hopper, 24 rows × `span` blocks (a multiple of 16) a launch block. `map`: `k1` for the copy engine
     HopperScores of Select [hopper_scores] (
         scores: Ptr("bf16*"), z: Ptr("const float*"), q: Ptr("const bf16*"), ldq: u32, map: TensorMap,
         step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32, score_blocks: u32, span: u32,
     )
-    grid [up(score_blocks, span), up(rows, HOPPER_ROWS), kv_heads], threads 512, shared 193_088;
+    grid [up(score_blocks, span), up(rows, SCORED_ROWS), kv_heads], threads 512, shared 193_088;
 }
 
-const HOPPER_ROWS: usize = 24;
+/// Rows of a launch block on Hopper.
+pub(super) const SCORED_ROWS: usize = 24;
 
 /// `span` of [`HopperScores`] that takes the shortest time: a launch block begins in that of four times 16 blocks.
 fn span(blocks: usize, rows: usize, kv_heads: usize, device: &DeviceInfo) -> usize {
-    let lists = up(rows, HOPPER_ROWS) * kv_heads;
+    let lists = up(rows, SCORED_ROWS) * kv_heads;
     let time = |span: &usize| up(up(blocks, *span) * lists, device.multiprocessors.max(1)) * (span / 16 + 4);
     (1..=16).map(|parts| up(blocks, parts).next_multiple_of(16)).min_by_key(time).unwrap_or(blocks)
 }
@@ -125,10 +126,10 @@ impl Select {
     /// # Safety
     /// See the module: every pointer must have the extent in the rows.
     pub unsafe fn score(&self, d: &dyn Driver) -> Result<()> {
-        let span = span(self.score_blocks, self.rows, self.kv_heads, d.info());
         // SAFETY: the caller's.
         unsafe {
             if is_hopper(d.info()) {
+                let span = span(self.score_blocks, self.rows, self.kv_heads, d.info());
                 HopperScores(Select { span, ..*self }).launch(d)
             } else {
                 PrefillScores(*self).launch(d)

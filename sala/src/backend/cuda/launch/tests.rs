@@ -172,6 +172,7 @@ fn numbers_that_kernels_know_too_are_theirs() {
         ("top_logits.cu", "BEST", crate::backend::TOP_LOGITS),
         ("common.cuh", "SUMMED", super::SUMMED),
         ("attention.cuh", "KEY_TILE", joined::KEY_TILE),
+        ("sparse_scores_hopper.cu", "ROWS", super::SCORED_ROWS),
         ("packed.cuh", "UNIT_COLUMNS", crate::backend::forms::UNIT_COLUMNS),
     ] {
         assert_eq!(number(file, name), host, "{name} of {file}");
