@@ -5,7 +5,7 @@
 
 use super::own_space::{Before, OwnSpace};
 use super::stream::Detokenizer;
-use super::tokenizer::{SHIELD, Tokenizer};
+use super::tokenizer::{SHIELD, Specials, Tokenizer};
 use super::vocabulary::{LOWER_BLOCK, Piece};
 use crate::engine::protocol::Token;
 
@@ -95,15 +95,7 @@ impl Tokenizer {
     /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 is replaced by U+FFFD.
     pub fn spell(&self, tokens: &[Token], before: Before) -> String {
         let (mut decoder, mut out) = (Detokenizer::new(self, before), String::new());
-        for &id in tokens {
-            match self.pieces.get(id) {
-                Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
-                Piece::Special(literal) => {
-                    decoder.edge(&mut out);
-                    out.push_str(literal);
-                }
-            }
-        }
+        tokens.iter().for_each(|id| decoder.token(self.pieces.get(*id), Specials::Show, &mut out));
         decoder.finish(&mut out);
         out
     }

@@ -28,10 +28,17 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip, own_spaces }
     }
 
-    /// A special token: no character crosses it, and a stretch of text begins after it.
-    pub(super) fn edge(&mut self, out: &mut String) {
-        self.finish(out);
-        self.strip = self.own_spaces;
+    /// Appends what a token adds; the literal of a special one if `specials` says so.
+    pub(super) fn token(&mut self, piece: &Piece, specials: Specials, out: &mut String) {
+        match piece {
+            Piece::Bytes(bytes) => self.push(bytes, out),
+            Piece::Special(literal) => {
+                // No character crosses it, and a stretch of text begins after it.
+                self.finish(out);
+                self.strip = self.own_spaces;
+                out.push_str(if specials == Specials::Show { literal } else { "" });
+            }
+        }
     }
 
     /// Appends complete characters. Invalid UTF-8 is replaced by U+FFFD.
@@ -197,27 +204,19 @@ impl StreamDecoder {
     pub fn push_all(&mut self, ids: &[Token]) -> Delta {
         let mut delta = Delta::default();
         for &id in ids {
-            let mut text = String::new();
-            match self.tokenizer.pieces.get(id) {
-                Piece::Bytes(bytes) => {
-                    self.characters.push(bytes, &mut text);
-                    self.splitter.push(&text, &mut delta);
+            let (piece, mut text) = (self.tokenizer.pieces.get(id), String::new());
+            self.characters.token(piece, Specials::Hide, &mut text);
+            self.splitter.push(&text, &mut delta);
+            match piece {
+                Piece::Special(literal) if !self.raw && literal == OPEN => {
+                    self.splitter.flush(&mut delta);
+                    self.splitter.begin(true);
                 }
-                Piece::Special(literal) => {
-                    self.characters.edge(&mut text);
-                    self.splitter.push(&text, &mut delta);
-                    match literal.as_str() {
-                        OPEN if !self.raw => {
-                            self.splitter.flush(&mut delta);
-                            self.splitter.begin(true);
-                        }
-                        CLOSE if !self.raw => {
-                            self.splitter.finish(&mut delta);
-                            self.splitter.begin(false);
-                        }
-                        _ => {}
-                    }
+                Piece::Special(literal) if !self.raw && literal == CLOSE => {
+                    self.splitter.finish(&mut delta);
+                    self.splitter.begin(false);
                 }
+                Piece::Bytes(_) | Piece::Special(_) => {}
             }
             self.thought_tokens += u64::from(self.splitter.in_thought);
         }
@@ -301,15 +300,7 @@ impl Places {
 
     pub fn next(&mut self, id: Token) -> usize {
         let (place, mut text) = (self.at, String::new());
-        match self.tokenizer.pieces.get(id) {
-            Piece::Bytes(bytes) => self.characters.push(bytes, &mut text),
-            Piece::Special(literal) => {
-                self.characters.edge(&mut text);
-                if self.specials == Specials::Show {
-                    text.push_str(literal);
-                }
-            }
-        }
+        self.characters.token(self.tokenizer.pieces.get(id), self.specials, &mut text);
         self.at += text.chars().count();
         place
     }
