@@ -32,8 +32,6 @@ pub(super) struct Chat {
     head: Head,
     tools: Tools,
     likely: bool,
-    /// Of a stream: the open call is of a custom tool.
-    custom: bool,
 }
 
 impl Chat {
@@ -96,7 +94,8 @@ impl Form for Chat {
 
     fn event(&mut self, index: usize, event: &Event, all: &mut Collected, out: &mut String) {
         let (mut likely, mut finish) = (None, None);
-        let ended_calls = all.choices.get(index).map_or(0, |choice| choice.calls().count());
+        let Some(of) = all.choices.get(index) else { return };
+        let (ended_calls, is_custom) = (of.calls().count(), self.tools.is_custom(&of.calling));
         let delta = match event {
             Event::Begun(_) => json!({ "role": "assistant", "content": "" }),
             Event::Thoughts(text) => json!({ "reasoning_content": text }),
@@ -106,22 +105,14 @@ impl Form for Chat {
                 json!({ "content": text })
             }
             // A custom call is sent whole: its text is inside the arguments.
+            Event::Calling { .. } | Event::Arguments(_) if is_custom => return,
             Event::Calling { id, name } => {
-                self.custom = self.tools.is_custom(name);
-                if self.custom {
-                    return;
-                }
                 let function = json!({ "name": name, "arguments": "" });
                 self.call_delta(ended_calls, json!({ "id": id, "type": "function", "function": function }))
             }
-            Event::Arguments(_) if self.custom => return,
             Event::Arguments(more) => self.call_delta(ended_calls, json!({ "function": { "arguments": more } })),
-            Event::Call(call) => {
-                if !std::mem::take(&mut self.custom) {
-                    return;
-                }
-                self.call_delta(ended_calls.saturating_sub(1), self.call(call))
-            }
+            Event::Call(call) if is_custom => self.call_delta(ended_calls.saturating_sub(1), self.call(call)),
+            Event::Call(_) => return,
             Event::Ended(whole) => {
                 finish = Some(self.reason(whole));
                 json!({})
@@ -173,7 +164,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Cha
     fields.ignore(&IGNORED);
     fields.done_for_answer()?;
     let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
-    let form = Chat { tokenizer, head, tools: conversation.tools.clone(), likely, custom: false };
+    let form = Chat { tokenizer, head, tools: conversation.tools.clone(), likely };
     Ok((Received { conversation, params, format, record: None }, form))
 }
 

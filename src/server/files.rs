@@ -65,6 +65,7 @@ pub(super) async fn listed(State(shared): State<Arc<Shared>>) -> Result<Response
 }
 
 pub(super) fn described(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    own_data()?;
     let records = documents(shared)?;
     records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(id, "file_id"))
 }

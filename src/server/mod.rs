@@ -80,7 +80,7 @@ use planner::Plan;
 use prompt::{Conversation, Thinking};
 use records::{Record, Records};
 use refusal::{Family, Refusal, Result};
-use request::{Id, blocking, fresh_id, leave_out, model, model_of, object, own_data, token_list};
+use request::{blocking, fresh_id, leave_out, model, model_of, object, own_data, token_list};
 use response::{Sent, Status};
 use stream::{Choice, Collected, Event, Form, Item, LikelyToken, Listener, Notice, Usage, Whole, collect};
 use tools::{Tools, custom_input};

@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::ask::encode;
-use super::request::{model_named, resolved};
+use super::request;
 use super::{
-    EngineIs, Fields, Id, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
+    EngineIs, Fields, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
     token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
@@ -99,8 +99,8 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     }))
 }
 
-pub(super) async fn model_route(State(shared): State<Arc<Shared>>, id: Id) -> Result<Response> {
-    Ok(object(&describe(&shared, &model_named(&shared, Some(resolved(id)?))?)))
+pub(super) fn model_named(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    Ok(describe(shared, &request::model_named(shared, Some(id.to_owned()))?))
 }
 
 pub(super) fn tokenize(shared: &Shared, mut fields: Fields) -> Result<Value> {

@@ -41,20 +41,6 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
 }
 
-impl Wanted {
-    /// Plans on a thread of its own, and sends the plan.
-    pub(super) fn begin(self, shared: &Arc<Shared>, to: Sender<(u64, Result<Plan>)>) -> std::io::Result<()> {
-        let shared = Arc::clone(shared);
-        let work = move || {
-            let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
-            let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
-            // The receiver is gone once the server has ended.
-            let _ = to.send((self.id, made));
-        };
-        std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
-    }
-}
-
 /// `tokens`: the prompt's length, as text.
 fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
     let field = prompt.field;
@@ -127,6 +113,18 @@ pub(super) struct Kept {
 }
 
 impl Wanted {
+    /// Plans on a thread of its own, and sends the plan.
+    pub(super) fn begin(self, shared: &Arc<Shared>, to: Sender<(u64, Result<Plan>)>) -> std::io::Result<()> {
+        let shared = Arc::clone(shared);
+        let work = move || {
+            let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &self)));
+            let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
+            // The receiver is gone once the server has ended.
+            let _ = to.send((self.id, made));
+        };
+        std::thread::Builder::new().name("planner".into()).spawn(work).map(drop)
+    }
+
     /// Whether a path begins a prompt of tokens; a prompt of text is compared elsewhere.
     fn same_tokens(&self, path: &Path) -> bool {
         self.prompt.tokens.as_ref().is_none_or(|wanted| {

@@ -54,12 +54,12 @@ pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter
     })
 }
 
-/// A path that looks up the user's own data by an id and the query string, which has words and numbers without
-/// escapes; on a thread of its own, since that may read the disk.
-pub(super) fn own(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
-    on(method, async move |State(shared): State<Arc<Shared>>, id: Id, uri: Uri| {
-        own_data()?;
-        let id = resolved(id)?;
+/// A path that looks something up by an id and the query string, which has words and numbers without escapes; on a
+/// thread of its own, since that may read the disk.
+pub(super) fn by_id(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+    on(method, async move |State(shared): State<Arc<Shared>>, id: Result<Path<String>, PathRejection>, uri: Uri| {
+        let not_utf8 = "the path is not UTF-8 once its codes of % are resolved";
+        let Path(id) = id.map_err(|_| Refusal::new(400, "invalid_url", not_utf8))?;
         let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
         blocking(move || look(&shared, &id, query).map(|value| object(&value))).await
@@ -165,14 +165,6 @@ fn matches(alias: &str, name: &str) -> bool {
     let join = |all: String, part: String| format!("{}*{part}", all.trim_end_matches('*'));
     let literal = alias.split('*').map(Pattern::escape).reduce(join).unwrap_or_default();
     Pattern::new(&literal).is_ok_and(|pattern| pattern.matches_with(name, options))
-}
-
-/// An id in a path, or why it cannot be read; [`resolved`] makes a refusal of that.
-pub(super) type Id = Result<Path<String>, PathRejection>;
-
-pub(super) fn resolved(id: Id) -> Result<String> {
-    let refusal = |_| Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
-    id.map(|Path(id)| id).map_err(refusal)
 }
 
 pub(super) fn fresh_id(prefix: &str) -> String {

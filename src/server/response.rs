@@ -210,13 +210,11 @@ pub(super) struct Events {
     id: Value,
     /// It is thoughts or a text, and incomplete.
     open: bool,
-    /// It is a call of a custom tool.
-    custom: bool,
 }
 
 impl Events {
     pub(super) fn new(sent: Sent) -> Events {
-        Events { sent, number: 0, at: 0, id: Value::Null, open: false, custom: false }
+        Events { sent, number: 0, at: 0, id: Value::Null, open: false }
     }
 
     fn report(&mut self, out: &mut String, name: &str, mut value: Value) {
@@ -278,16 +276,16 @@ impl Events {
 
     fn calling(&mut self, choice: &Choice, id: &str, name: &str, out: &mut String) {
         self.end(choice, "completed", out);
-        (self.at, self.custom) = (choice.items.len(), self.sent.tools.is_custom(name));
+        self.at = choice.items.len();
         let call = Call::new(id.to_owned(), name.to_owned(), json!({}));
         let mut item = call_item(&call, &self.sent.tools, "in_progress");
-        item[if self.custom { "input" } else { "arguments" }] = "".into();
+        item[if self.sent.tools.is_custom(name) { "input" } else { "arguments" }] = "".into();
         self.report_item(out, "added", item);
     }
 
     fn called(&mut self, call: &Call, out: &mut String) {
         let item = call_item(call, &self.sent.tools, "completed");
-        if self.custom {
+        if self.sent.tools.is_custom(&call.name) {
             // The text of a custom call is inside its arguments, so it is sent once they are complete.
             self.report_of_item(out, "custom_tool_call_input.delta", json!({ "delta": item["input"] }));
             self.report_of_item(out, "custom_tool_call_input.done", json!({ "input": item["input"] }));
@@ -318,7 +316,7 @@ impl Form for Events {
             Event::Thoughts(text) => self.text(choice, "reasoning_text.delta", text, out),
             Event::Text(text, _) => self.text(choice, "output_text.delta", text, out),
             Event::Calling { id, name } => self.calling(choice, id, name, out),
-            Event::Arguments(_) if self.custom => {}
+            Event::Arguments(_) if self.sent.tools.is_custom(&choice.calling) => {}
             Event::Arguments(more) => {
                 self.report_of_item(out, "function_call_arguments.delta", json!({ "delta": more }));
             }

@@ -198,12 +198,14 @@ fn message_item(turn: &Turn) -> Value {
 }
 
 pub(super) fn get(shared: &Shared, id: &str, mut query: Fields) -> Result<Value> {
+    own_data()?;
     let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
     query.refuse_because("stream", what, |word| word == "false")?;
     shared.records.get(id, "response_id").map(|record| record.response)
 }
 
 pub(super) fn delete(shared: &Shared, id: &str, _: Fields) -> Result<Value> {
+    own_data()?;
     shared.records.delete(id)?;
     Ok(json!({ "id": id, "object": "response", "deleted": true }))
 }

@@ -125,6 +125,8 @@ pub(super) enum Item {
 pub(super) struct Choice {
     pub items: Vec<Item>,
     pub tokens: Vec<LikelyToken>,
+    /// The function of the open call, or of the last one.
+    pub calling: String,
     pub whole: Option<Whole>,
 }
 
@@ -143,7 +145,8 @@ impl Choice {
             }
             (Event::Call(call), _) => self.items.push(Item::Call(call.clone())),
             (Event::Ended(whole), _) => self.whole = Some(whole.clone()),
-            (Event::Begun(_) | Event::Calling { .. } | Event::Arguments(_), _) => {}
+            (Event::Calling { name, .. }, _) => self.calling.clone_from(name),
+            (Event::Begun(_) | Event::Arguments(_), _) => {}
         }
     }
 
