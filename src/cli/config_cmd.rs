@@ -92,7 +92,7 @@ fn no_switch(config: &Config) -> Option<String> {
     };
     // The caller reports an unusable folder.
     let (text, _) = open::text(&model).ok()?;
-    let why = text.template.thinking_switch().refusal(config.thinking.mode)?;
+    let why = text.template.switch.refusal(config.thinking.mode)?;
     Some(format!("thinking.mode: {why}"))
 }
 

@@ -99,7 +99,7 @@ fn folder(what: &'static str, dir: &Path) -> Finding {
 
 fn database(context: &Context) -> Option<Finding> {
     match context.dirs.data.exists().then(|| open::store_to_read(context))? {
-        Ok(store) => match store.access() {
+        Ok(store) => match &store.access {
             Access::Writable => None,
             Access::ReadOnly { why } => Some(note("sessions", why.clone())),
         },
@@ -307,7 +307,7 @@ fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Resu
     checked.repaired.splice(0..0, rescued.iter().map(Rescued::summary));
     checked.damaged.extend(rescued.iter().flat_map(Rescued::losses));
     checked.damaged.extend(in_use);
-    Ok(Report::new(store.root(), checked, store.notes()))
+    Ok(Report::new(store.root(), checked, &store.notes))
 }
 
 impl Report {

@@ -121,7 +121,7 @@ fn template(folder: &std::path::Path) -> String {
     match TextModel::load(folder) {
         Ok(text) => {
             let name = text.template.known_as().unwrap_or("unknown template");
-            let off = text.template.thinking_switch().off;
+            let off = text.template.switch.off;
             let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
             format!("{name} (SHA-256 {:.16}…), {switch}", text.template.sha256())
         }

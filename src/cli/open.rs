@@ -234,9 +234,7 @@ pub fn runtime(
     };
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
-    if let Some(why) =
-        text.template.thinking_switch().refusal(config.thinking.mode).filter(|_| attendance == Attendance::Absent)
-    {
+    if let Some(why) = text.template.switch.refusal(config.thinking.mode).filter(|_| attendance == Attendance::Absent) {
         context.note(why);
     }
     let (store, scratch, kept) = match save {

@@ -61,7 +61,7 @@ fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure>
     let all = store.state_bytes()?;
     let stays = match args.state {
         true => store.state_bytes_of(&spared(args, store)?)?,
-        false => store.limits().max_state_bytes.max(store.state_bytes_of_marks()?),
+        false => store.limits.max_state_bytes.max(store.state_bytes_of_marks()?),
     };
     Ok((all.saturating_sub(stays), all))
 }

@@ -180,7 +180,7 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     let mut records = names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let mut met = HashSet::new();
     records.retain(|r| met.insert(r.id));
-    let (days, time) = (store.limits().trash_days, store.limits().trash_time());
+    let (days, time) = (store.limits.trash_days, store.limits.trash_time());
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
     if !yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {

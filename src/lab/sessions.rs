@@ -165,7 +165,7 @@ fn equal_bits(context: &Context, client: &mut EngineClient, store: &Store, tip: 
     let generated = &last.content.completion;
     // The last drawn token does not enter the state.
     let mut generate = greedy(generated.len() as u64 + 1, SpecMode::Off);
-    let quoting = text.recommended.quoting();
+    let quoting = text.recommended.quoting.as_ref();
     generate.constraint = quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &stop));
     let id = client.run(MAIN, last.content.prompt.clone(), generate, true)?;
     let mut events = client.all(&[id])?;

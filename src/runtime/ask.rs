@@ -42,7 +42,7 @@ impl State {
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         let text = self.engine.renderer.model();
         // A remote server samples by itself.
-        let quoting = text.recommended.quoting().filter(|_| self.engine.server().is_none());
+        let quoting = text.recommended.quoting.as_ref().filter(|_| self.engine.server().is_none());
         Ok(Generate {
             sampling,
             max_tokens: settings.max_tokens,

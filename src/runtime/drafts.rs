@@ -139,7 +139,7 @@ impl State {
 
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
-        self.options.input == Input::Screen && !self.disk.discard && *store.access() == Access::Writable
+        self.options.input == Input::Screen && !self.disk.discard && store.access == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {

@@ -119,7 +119,7 @@ impl State {
             DeviceNotes::All => {}
             DeviceNotes::New if self.disk.store.measured(&name).is_some() => return,
             // An unsaved session and a read-only directory show it again.
-            DeviceNotes::New if !matches!(self.disk.store.access(), Access::Writable) => {}
+            DeviceNotes::New if !matches!(self.disk.store.access, Access::Writable) => {}
             DeviceNotes::New => drop(self.disk.remember(Change::Measured { name, value: 1.0 })),
         }
         self.warn(note);

@@ -72,7 +72,7 @@ impl State {
                 format!(", keys and values {} here and {} in the machine's memory", bytes(memory.pool), bytes(host))
             }
         };
-        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
+        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits.max_state_bytes);
         let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
@@ -144,7 +144,7 @@ impl State {
 
     /// Refuses a change of the thinking mode that the model's template does not support.
     pub fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
-        let switch = self.engine.renderer.model().template.thinking_switch();
+        let switch = self.engine.renderer.model().template.switch;
         let why = switch.refusal(mode).filter(|_| mode != self.here.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
     }

@@ -76,7 +76,7 @@ impl State {
         let tokenizer = self.engine.tokenizer();
         let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
         // A start token that the template did not write has no text.
-        let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
+        let start = tokenizer.bos.map(|bos| tokenizer.decode(&[bos], Specials::Show));
         let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
         let proven = |text: &&str| TextBoundary::of(text) == boundary;
         [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)

@@ -83,7 +83,7 @@ impl State {
         match self.disk.store.lock_session(id, &self.here.name) {
             Ok(lock) => self.here.lock = Some(lock),
             // The banner shows that the directory is read-only.
-            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
+            Err(_) if matches!(&self.disk.store.access, Access::ReadOnly { .. }) => {}
             // A new id is unique; a file system without locks must not prevent a chat.
             Err(e) => self.warn(e.to_string()),
         }

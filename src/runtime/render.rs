@@ -217,7 +217,7 @@ impl Renderer {
     /// A walk along `text` after `before`. Skips the start token, which has no text unless the template wrote it.
     fn walk<'a>(&'a self, text: &'a str, tokens: &mut &[Token], before: Before) -> Walk<'a> {
         let t = &self.text.tokenizer;
-        if let (Some((first, rest)), Some(bos)) = (tokens.split_first(), t.bos())
+        if let (Some((first, rest)), Some(bos)) = (tokens.split_first(), t.bos)
             && *first == bos
             && before == Before::Edge
             && !text.starts_with(&t.decode(&[bos], Specials::Show))

@@ -191,7 +191,7 @@ impl Verb {
             }
             Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e).await,
             // The banner shows that the directory is read-only.
-            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
+            Err(_) if matches!(&self.disk.store.access, Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
                 self.warn(format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)

@@ -277,7 +277,7 @@ impl Verb {
         let own = self.disk.store.state_sizes()?.sessions.get(&record.id).map_or(0, |sizes| sizes.own);
         let stays = match self.disk.discard {
             true => "until the program ends".to_owned(),
-            false => self.disk.store.limits().trash_time(),
+            false => self.disk.store.limits.trash_time(),
         };
         let text = format!(
             "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",

@@ -94,7 +94,7 @@ impl Renderer {
                 }
                 // A start token that the template did not write has no text.
                 let unwritten = position + n == 0
-                    && tokenizer.bos() == Some(*token)
+                    && tokenizer.bos == Some(*token)
                     && !slice.starts_with(&tokenizer.decode(&[*token], Specials::Show));
                 if unwritten {
                     continue;

@@ -96,7 +96,7 @@ pub(super) async fn constraint(
 ) -> Result<Option<Constraint>> {
     let Some((grammar, field)) = format else {
         let text = shared.renderer.model();
-        let quoting = text.recommended.quoting().filter(|_| params.calls.is_none());
+        let quoting = text.recommended.quoting.as_ref().filter(|_| params.calls.is_none());
         return Ok(quoting.map(|quoting| quotes::constraint(quoting, &text.tokenizer, &shared.options.stop)));
     };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));

@@ -49,12 +49,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn whole() -> Calls {
-        Calls { whole: true, ..Calls::default() }
-    }
-
-    pub(super) fn only(only: Option<Vec<String>>) -> Calls {
-        Calls { only, ..Calls::default() }
+    pub(super) fn new(whole: bool, only: Option<Vec<String>>) -> Calls {
+        Calls { whole, only, ..Calls::default() }
     }
 
     /// Takes more of the answer; returns the events that are certain.

@@ -135,7 +135,7 @@ impl Table {
         let mut places = Places::of_prompt(Arc::clone(tokenizer));
         let known = std::iter::once(None).chain(likely.iter().map(Some));
         for (n, (&token, likely)) in tokens.iter().zip(known).enumerate() {
-            let before_the_text = n == 0 && Some(token) == tokenizer.bos();
+            let before_the_text = n == 0 && Some(token) == tokenizer.bos;
             let at = if before_the_text { 0 } else { places.next(token) };
             self.add(tokenizer, token, at, likely);
         }

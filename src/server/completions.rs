@@ -30,7 +30,7 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<(Prompt, String)>
         Value::String(text) => Ok(prompt(text.clone(), None, text)),
         Value::Array(list) => {
             let (tokens, tokenizer) = (token_list(shared, &list, at)?, &shared.renderer.model().tokenizer);
-            let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(&tokens);
+            let rest = tokens.strip_prefix(tokenizer.bos.as_slice()).unwrap_or(&tokens);
             let text = tokenizer.spell(rest, Before::Edge);
             Ok(prompt(key_of(tokenizer, &tokens), Some(Arc::new(tokens)), text))
         }
@@ -56,7 +56,7 @@ fn prompt(key: String, tokens: Option<Arc<Vec<Token>>>, text: String) -> (Prompt
 /// The key for the state of given tokens. State is found by its text: tokens that are not the tokenization of any text
 /// must not match a text that happens to look like them.
 fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
-    let begins = tokenizer.bos();
+    let begins = tokenizer.bos;
     // The tokenizer puts one start token in front of a text, if the model has one.
     let rest =
         tokens.strip_prefix(begins.as_slice()).filter(|rest| begins.is_none() || rest.first() != begins.as_ref());

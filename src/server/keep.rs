@@ -77,7 +77,7 @@ impl Keep {
         }
         let segment = content.id();
         if let Some(image) = &image {
-            let most = self.store.limits().max_pending_bytes;
+            let most = self.store.limits.max_pending_bytes;
             self.fresh.add(FreshState { content: content.clone(), image: image.clone() }, most);
         }
         let images = image.map(|image| (segment, image)).into_iter().collect();
@@ -283,7 +283,7 @@ impl Fresh {
 pub fn open_cache(folder: &Path, limits: &Limits) -> Result<(Arc<Store>, Option<String>), StoreError> {
     let open = || Store::open(folder, Arc::new(RealDisk), limits.clone()).map(Arc::new);
     let why = match open() {
-        Ok(store) => match (store.access(), store.damage().filter(|why| why.contains("is damaged"))) {
+        Ok(store) => match (&store.access, store.damage().filter(|why| why.contains("is damaged"))) {
             (_, Some(why)) => why,
             (Access::ReadOnly { why }, None) if store.broken => why.clone(),
             _ => return Ok((store, None)),

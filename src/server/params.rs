@@ -224,7 +224,7 @@ impl Limits {
         for (token, value) in given {
             let value = if value == Value::Bool(false) { Some(f64::from(FORBIDDEN)) } else { value.as_f64() };
             let (Some(token), Some(value)) = (token_id(shared, &token), value.filter(|v| v.abs() <= 100.0)) else {
-                let most = shared.renderer.model().tokenizer.max_id();
+                let most = shared.renderer.model().tokenizer.max_id;
                 let what = format!("must hold token ids from 0 to {most}, each with a number from -100 to 100");
                 return Err(fields.wrong("logit_bias", what));
             };

@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 use super::ask::encode;
 use super::request;
 use super::{
-    EngineIs, Fields, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render,
-    token_list,
+    EngineIs, Fields, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render, token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -91,7 +90,7 @@ pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Respons
     let end = shared.options.stop.first().copied().map(spell);
     object(&json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": text.tokenizer.bos().map(spell),
+        "bos_token": text.tokenizer.bos.map(spell),
         "eos_token": end,
         "pad_token": end,
         "model_max_length": limit,

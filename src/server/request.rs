@@ -56,7 +56,10 @@ pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter
 
 /// A path that looks something up by an id and the query string, which has words and numbers without escapes; on a
 /// thread of its own, since that may read the disk.
-pub(super) fn by_id(method: MethodFilter, look: fn(&Shared, &str, Fields) -> Result<Value>) -> MethodRouter<Arc<Shared>> {
+pub(super) fn by_id(
+    method: MethodFilter,
+    look: fn(&Shared, &str, Fields) -> Result<Value>,
+) -> MethodRouter<Arc<Shared>> {
     on(method, async move |State(shared): State<Arc<Shared>>, id: Result<Path<String>, PathRejection>, uri: Uri| {
         let not_utf8 = "the path is not UTF-8 once its codes of % are resolved";
         let Path(id) = id.map_err(|_| Refusal::new(400, "invalid_url", not_utf8))?;
@@ -149,13 +152,13 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
 }
 
 pub(super) fn token_id(shared: &Shared, value: &Value) -> Option<Token> {
-    let most = shared.renderer.model().tokenizer.max_id();
+    let most = shared.renderer.model().tokenizer.max_id;
     value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most)
 }
 
 pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>> {
     let tokens: Option<Vec<Token>> = list.iter().map(|value| token_id(shared, value)).collect();
-    let most = shared.renderer.model().tokenizer.max_id();
+    let most = shared.renderer.model().tokenizer.max_id;
     tokens.ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}")))
 }
 

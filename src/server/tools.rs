@@ -340,13 +340,7 @@ impl Tools {
     }
 
     pub(super) fn calls(&self) -> Option<Calls> {
-        if !self.may_be_called() {
-            return None;
-        }
-        Some(match self.forced() {
-            Some(_) => Calls::whole(),
-            None => Calls::only(self.choice.allowed.clone()),
-        })
+        self.may_be_called().then(|| Calls::new(self.choice.must, self.choice.allowed.clone()))
     }
 }
 

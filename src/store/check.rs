@@ -155,7 +155,7 @@ impl Store {
     }
 
     fn may_repair(&self) -> bool {
-        *self.access() == Access::Writable
+        self.access == Access::Writable
     }
 
     fn check_texts(&self, out: &mut Checked) -> Result<()> {

@@ -21,9 +21,8 @@ use crate::core::now_ms;
 use crate::core::transcript::{SessionId, SessionSizes};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
-
 /// Unreachable state stays this long while other processes may be about to use it.
-const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
+const LEFT_ALONE_MS: i64 = DAY_MS;
 /// A database up to this size is rewritten to wipe deleted texts.
 const SMALL_BYTES: u64 = 64 << 20;
 /// Pages of the search index that are merged in one transaction, for which other writers wait.
@@ -117,7 +116,7 @@ impl Store {
     /// its own connection and readers do not wait.
     fn require_sound(&self) -> Result<()> {
         let path = &self.layout.database;
-        let fault = match self.access() {
+        let fault = match &self.access {
             Access::Writable => structure_fault(&super::schema::open_readable(path, path)?)?,
             Access::ReadOnly { .. } => self.read(structure_fault)?,
         };
@@ -175,7 +174,7 @@ impl Store {
     fn wipe(&self) {
         let sql = "SELECT 1 FROM property WHERE name = ?1";
         let is_due = || self.read(|db| Ok(db.prepare_cached(sql)?.exists([WIPE])?)).unwrap_or(false);
-        if *self.access() != Access::Writable || !is_due() {
+        if self.access != Access::Writable || !is_due() {
             return;
         }
         let done = self.merge_index().and_then(|()| {

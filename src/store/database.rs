@@ -76,12 +76,12 @@ pub enum Access {
 pub struct Store {
     pub(super) layout: Layout,
     pub(super) disk: Arc<dyn Disk>,
-    pub(super) limits: Limits,
-    pub(super) access: Access,
+    pub limits: Limits,
+    pub access: Access,
     pub(super) reader: Mutex<Connection>,
     pub(super) writer: Mutex<Connection>,
     pub(super) ids: Mutex<std::ops::Range<i64>>,
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Segments with state this process failed to read, and why; the next process tries again.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
     pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
@@ -122,20 +122,8 @@ impl Store {
         Ok(())
     }
 
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
     pub fn root(&self) -> &Path {
         &self.layout.root
-    }
-
-    pub fn limits(&self) -> &Limits {
-        &self.limits
     }
 
     /// An id for a new message, unique over all processes and greater than `after`, the newest message of its session,

@@ -175,7 +175,7 @@ impl Store {
 /// which affects only the order of dropping.
 impl Store {
     pub(super) fn note_use(&self, path: &[Segment]) {
-        if *self.access() != Access::Writable {
+        if self.access != Access::Writable {
             return;
         }
         lock(&self.uses).push(path.iter().map(|segment| segment.id).collect());

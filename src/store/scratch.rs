@@ -41,10 +41,6 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
-
-    pub fn remove_left() -> u64 {
-        sweep(&places())
-    }
 }
 
 fn places() -> Vec<PathBuf> {
@@ -55,9 +51,9 @@ fn places() -> Vec<PathBuf> {
     places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()
 }
 
-fn sweep(places: &[PathBuf]) -> u64 {
+/// Removes the folders of killed processes.
+fn sweep(places: &[PathBuf]) {
     let me = rustix::process::geteuid().as_raw();
-    let mut removed = 0;
     for place in places {
         let Ok(entries) = std::fs::read_dir(place) else { continue };
         for entry in entries.flatten() {
@@ -66,14 +62,11 @@ fn sweep(places: &[PathBuf]) -> u64 {
             }
             let path = entry.path();
             let ours = |l: &Look| l.is_dir && l.owner == me;
-            if RealDisk.look(&path).is_ok_and(|l| ours(&l) && is_left(&path, &l))
-                && std::fs::remove_dir_all(&path).is_ok()
-            {
-                removed += 1;
+            if RealDisk.look(&path).is_ok_and(|l| ours(&l) && is_left(&path, &l)) {
+                let _ = std::fs::remove_dir_all(&path);
             }
         }
     }
-    removed
 }
 
 fn is_left(path: &Path, look: &Look) -> bool {
@@ -112,13 +105,13 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         std::fs::write(elsewhere.path().join(HELD), "").unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), place.path().join("sala-chat-scratch-link")).unwrap();
-        assert_eq!(sweep(&[place.path().to_owned()]), 1);
+        sweep(&[place.path().to_owned()]);
         assert!(!left.exists() && young.exists() && foreign.exists() && live.exists());
         assert!(elsewhere.path().join(HELD).exists(), "a link is not followed");
 
         let scratch = Scratch::new().unwrap();
         assert_eq!(std::fs::metadata(scratch.path()).unwrap().permissions().mode() & 0o777, 0o700);
-        Scratch::remove_left();
+        sweep(&places());
         assert!(scratch.path().exists(), "held by this process");
     }
 }

@@ -45,10 +45,6 @@ impl RestorePlan {
         self.path.iter().skip(self.usable).map(Segment::tokens).sum()
     }
 
-    pub fn replay(&self) -> &[Segment] {
-        self.path.get(self.usable..).unwrap_or_default()
-    }
-
     pub fn bytes(&self) -> u64 {
         let rows: u64 = self.path.iter().take(self.usable).map(|s| s.rows.bytes()).sum();
         rows + self.path.iter().take(self.usable).next_back().map_or(0, |s| s.end.bytes())

@@ -190,7 +190,7 @@ impl Writer {
                 of_texts.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
             }
             let _ = states.join();
-            if *of_texts.store.access() == Access::Writable {
+            if of_texts.store.access == Access::Writable {
                 of_texts.store.write_uses();
                 of_texts.store.checkpoint();
             }
@@ -209,7 +209,7 @@ impl Writer {
         }
         let (bytes, mut skipped) = (bytes_of(&save.images), None);
         let pending = self.shared.pending_bytes.load(Ordering::Relaxed);
-        if bytes > 0 && pending > 0 && pending + bytes > self.shared.store.limits().max_pending_bytes {
+        if bytes > 0 && pending > 0 && pending + bytes > self.shared.store.limits.max_pending_bytes {
             save.images.clear();
             skipped = Some("the disk is still busy with earlier state");
         } else {

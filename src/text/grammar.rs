@@ -126,7 +126,7 @@ pub struct Grammars {
 impl Grammars {
     pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Result<Grammars, String> {
         let end = stop.first().copied().ok_or("this model has no token that ends an answer")?;
-        let words: Vec<Vec<u8>> = (0..=tokenizer.max_id())
+        let words: Vec<Vec<u8>> = (0..=tokenizer.max_id)
             .map(|id| match tokenizer.pieces.get(id) {
                 Piece::Bytes(bytes) => bytes.to_vec(),
                 // Marked: never taken for text.

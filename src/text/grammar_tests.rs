@@ -13,7 +13,7 @@ pub(crate) fn shortest(masked: &mut dyn Constrain, tokenizer: &Tokenizer) -> Str
     let spell = |token| tokenizer.spell(&[token], Before::Text);
     loop {
         assert!(written.len() < 300, "{}", tokenizer.spell(&written, Before::Text));
-        let most = tokenizer.max_id();
+        let most = tokenizer.max_id;
         let next = closing::next(&mut |t| masked.allows(t), &spell, most, &stop, written.len());
         let Some(token) = next.filter(|t| !stop.contains(t)) else {
             return tokenizer.spell(&written, Before::Text);
@@ -184,7 +184,7 @@ fn a_grammar_that_cannot_continue_allows_no_token_and_no_end() {
     for token in tokenizer.encode_after("no json", Before::Text).unwrap() {
         masked.accept(token);
     }
-    assert_eq!((0..=tokenizer.max_id()).find(|token| masked.allows(*token)), None);
+    assert_eq!((0..=tokenizer.max_id).find(|token| masked.allows(*token)), None);
     assert!(!masked.stuck().is_empty());
 }
 

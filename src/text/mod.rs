@@ -181,7 +181,7 @@ mod tests {
             let keys = serde_json::json!({ "quote_opening": "It says: \"", "quote_thesaurus": name }).to_string();
             let read = |name: &str| files::read(&folder.path().join(name), thesaurus::BYTES);
             let recommended = Recommended::of_folder(Some(keys.as_bytes()), read).map_err(|e| e.to_string())?;
-            Ok::<_, String>(recommended.quoting().unwrap().thesaurus.clone())
+            Ok::<_, String>(recommended.quoting.as_ref().unwrap().thesaurus.clone())
         };
         let missing = named("words.txt").unwrap_err();
         assert!(missing.starts_with("words.txt: No such file"), "{missing}");

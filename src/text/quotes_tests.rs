@@ -43,7 +43,7 @@ fn passes_after(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<
         // The same from what is written so far.
         with.push(token);
         let mut resumed = (constraint.0)(&with);
-        for next in (0..=tokenizer.max_id()).step_by(7) {
+        for next in (0..=tokenizer.max_id).step_by(7) {
             assert_eq!(resumed.allows(next), quotes.allows(next), "{so_far:?} {next}");
             assert_eq!(resumed.favours(next), quotes.favours(next), "{so_far:?} {next}");
         }

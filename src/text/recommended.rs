@@ -12,31 +12,19 @@ use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 /// From the card of MiniCPM-SALA, for folders without a value. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    File,
-    Card,
-}
-
-impl Source {
-    pub fn words(self) -> &'static str {
-        match self {
-            Source::File => "generation_config.json",
-            Source::Card => "the model's card",
-        }
-    }
-}
-
+/// Where a value is from.
+const FILE: &str = "generation_config.json";
+const CARD: &str = "the model's card";
 const OPENING_BYTES: usize = 64;
 
 /// Highest weight of a piece of evidence, in logits.
 const EVIDENCE: f64 = 10.0;
 
-/// Values for the settings of the same names, and how quotes begin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recommended {
-    values: Vec<(&'static str, f64, Source)>,
-    quoting: Option<Quoting>,
+    /// Values for the settings of the same names, and where each is from.
+    pub values: Vec<(&'static str, f64, &'static str)>,
+    pub quoting: Option<Quoting>,
 }
 
 /// Our name, the file's name, and the valid range.
@@ -56,18 +44,18 @@ impl Recommended {
         read: impl FnOnce(&str) -> std::io::Result<Vec<u8>>,
     ) -> Result<Recommended, TextError> {
         let file: Value = generation_config.and_then(|b| serde_json::from_slice(b).ok()).unwrap_or_default();
-        let mut values: Vec<(&'static str, f64, Source)> = Vec::new();
+        let mut values = Vec::new();
         for (name, there, least, most) in FIELDS {
             let value = file.get(there).and_then(Value::as_f64).filter(|v| (least..=most).contains(v));
-            values.extend(value.map(|v| (name, v, Source::File)));
+            values.extend(value.map(|v| (name, v, FILE)));
         }
         // `do_sample: false` means greedy decoding, whatever the temperature.
         if file.get("do_sample") == Some(&Value::Bool(false)) {
             values.retain(|(name, ..)| *name != "temperature");
-            values.insert(0, ("temperature", 0.0, Source::File));
+            values.insert(0, ("temperature", 0.0, FILE));
         }
         if !values.iter().any(|(name, ..)| *name == "temperature") {
-            values.push(("temperature", FAMILY_TEMPERATURE, Source::Card));
+            values.push(("temperature", FAMILY_TEMPERATURE, CARD));
         }
         let opening = file.get("quote_opening").and_then(Value::as_str);
         let opening = opening.filter(|words| words.as_bytes().last() == Some(&MARK) && words.len() <= OPENING_BYTES);
@@ -87,14 +75,6 @@ impl Recommended {
             thesaurus: thesaurus.map_or(Ok(String::new()), |name| related_words(name, read))?,
         };
         Ok(Recommended { values, quoting: Some(quoting) })
-    }
-
-    pub fn quoting(&self) -> Option<&Quoting> {
-        self.quoting.as_ref()
-    }
-
-    pub fn values(&self) -> impl Iterator<Item = (&'static str, f64, Source)> + '_ {
-        self.values.iter().copied()
     }
 }
 
@@ -122,20 +102,15 @@ mod tests {
     #[test]
     fn files_take_precedence_and_the_card_fills_in() {
         let of = |text: &str| of_folder(Some(text)).values;
-        let card = ("temperature", FAMILY_TEMPERATURE, Source::Card);
+        let card = ("temperature", FAMILY_TEMPERATURE, CARD);
         // The released file has no sampling values.
         assert_eq!(of(r#"{"bos_token_id": 1, "eos_token_id": [2, 73440], "pad_token_id": 2}"#), [card]);
         assert_eq!(of_folder(None).values, [card]);
         assert_eq!(
             of(r#"{"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}"#),
-            [
-                ("temperature", 0.7, Source::File),
-                ("top_p", 0.8, Source::File),
-                ("top_k", 20.0, Source::File),
-                ("repeat_penalty", 1.05, Source::File)
-            ]
+            [("temperature", 0.7, FILE), ("top_p", 0.8, FILE), ("top_k", 20.0, FILE), ("repeat_penalty", 1.05, FILE)]
         );
-        let greedy = ("temperature", 0.0, Source::File);
+        let greedy = ("temperature", 0.0, FILE);
         assert_eq!(of(r#"{"do_sample": false}"#), [greedy]);
         assert_eq!(of(r#"{"do_sample": false, "temperature": 0.8}"#), [greedy]);
         assert_eq!(of(r#"{"do_sample": true}"#), [card]);

@@ -48,11 +48,6 @@ impl<'a> Walk<'a> {
         self.text.is_char_boundary(self.at).then_some(self.at)
     }
 
-    /// What precedes the next token.
-    pub fn before(&self) -> Before {
-        self.before
-    }
-
     fn rest(&self) -> &'a [u8] {
         self.text.as_bytes().get(self.at..).unwrap_or(&[])
     }

@@ -80,12 +80,6 @@ pub struct Delta {
     pub answer: String,
 }
 
-impl Delta {
-    pub fn is_empty(&self) -> bool {
-        self.thinking.is_empty() && self.answer.is_empty()
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Begin {
     /// Outside a thought, which the answer may open.

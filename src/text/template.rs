@@ -36,7 +36,7 @@ const RELEASED: &str = "accdbc3c45c7ee51";
 #[derive(Debug)]
 pub struct Template {
     environment: Arc<Environment<'static>>,
-    switch: ThinkingSwitch,
+    pub switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
     pub source: String,
@@ -95,10 +95,6 @@ impl Template {
         Ok(Template { switch: template.finds_switch(), ..template })
     }
 
-    pub fn thinking_switch(&self) -> ThinkingSwitch {
-        self.switch
-    }
-
     /// Renders with each value and compares, after a question and after an answer.
     fn finds_switch(&self) -> ThinkingSwitch {
         let user = |text: &str| ChatMessage::new(ChatRole::User, text);
@@ -135,11 +131,6 @@ impl Template {
 
     pub fn known_as(&self) -> Option<&'static str> {
         self.sha256().starts_with(RELEASED).then_some("the released template")
-    }
-
-    /// BLAKE3 of the source, hex; part of the key of a rendered prefix.
-    pub fn hash(&self) -> String {
-        blake3::hash(self.source.as_bytes()).to_hex().to_string()
     }
 
     /// The prompt text of a conversation. A template refuses in its own words, for example that roles must alternate.

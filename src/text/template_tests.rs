@@ -184,17 +184,17 @@ fn slices_and_percent_are_read_only_where_they_are_operators() {
 #[test]
 fn a_template_that_never_reads_the_switch_has_none() {
     for (name, off) in [("released", false), ("chatml", true), ("thoughts", true), ("demo", true)] {
-        assert_eq!(template(name).thinking_switch(), ThinkingSwitch { on: false, off }, "{name}");
+        assert_eq!(template(name).switch, ThinkingSwitch { on: false, off }, "{name}");
     }
     let both = Template::new("{% if enable_thinking %}<think>{% elif enable_thinking is false %}x{% endif %}", "", "");
-    assert_eq!(both.unwrap().thinking_switch(), ThinkingSwitch { on: true, off: true });
-    let none = template("released").thinking_switch();
+    assert_eq!(both.unwrap().switch, ThinkingSwitch { on: true, off: true });
+    let none = template("released").switch;
     assert!(
         none.refusal(ThinkMode::Off).unwrap().contains("thinking.budget") && none.refusal(ThinkMode::Auto).is_none()
     );
     assert_eq!(none.refusal(ThinkMode::On), none.refusal(ThinkMode::Off));
     // Off and on again: on is what such a template does by itself.
-    let demo = template("demo").thinking_switch();
+    let demo = template("demo").switch;
     assert!(demo.refusal(ThinkMode::Off).is_none() && demo.refusal(ThinkMode::On).is_none());
     assert!(!template("released").source.contains("enable_thinking"));
     // Never an empty thought where there is no switch.

@@ -34,8 +34,6 @@ const LIMITS: [(&str, bool, bool); 4] = [
     ("exclusiveMinimum", true, true),
     ("exclusiveMaximum", false, true),
 ];
-/// Passes that follow references.
-const MOST_PASSES: usize = 8;
 /// The largest number of 64 bits that a `f64` holds exactly.
 const MOST: i128 = (1 << 63) - 1024;
 /// The most characters or items that a schema can ask for.
@@ -45,13 +43,13 @@ const MOST_SIZE: f64 = 1e9;
 pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
     let mut open = BTreeSet::new();
     // What is referred to from a schema that has to stay open stays open too, and what that refers to.
-    let followed = (0..MOST_PASSES).try_fold(0, |known, _| {
-        let look = Pass { open: &mut open, change: false, close: false }.schema(schema, "", false);
-        if look.is_ok() && open.len() > known { Some(open.len()) } else { None }
-    });
-    // A chain that is too long to follow leaves everything open.
-    let close = followed.is_none();
-    Pass { open: &mut open, change: true, close }.schema(schema, "", false)
+    loop {
+        let known = open.len();
+        Pass { open: &mut open, change: false }.schema(schema, "", false)?;
+        if open.len() == known {
+            return Pass { open: &mut open, change: true }.schema(schema, "", false);
+        }
+    }
 }
 
 struct Pass<'a> {
@@ -59,7 +57,6 @@ struct Pass<'a> {
     open: &'a mut BTreeSet<String>,
     /// Changes the schema; else references are followed.
     change: bool,
-    close: bool,
 }
 
 impl Pass<'_> {
@@ -79,7 +76,7 @@ impl Pass<'_> {
             self.open.insert(pointer.to_owned());
         }
         if self.change {
-            if self.close && !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
+            if !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
                 keywords.insert("additionalProperties".to_owned(), json!(false));
                 let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
                 if let Some(Value::Object(properties)) = keywords.get_mut("properties") {

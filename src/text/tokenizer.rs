@@ -38,15 +38,17 @@ pub struct Tokenizer {
     plain_after: OnceLock<Result<Library, String>>,
     neighbours: OnceLock<HashSet<(char, char)>>,
     pub(super) pieces: Arc<Pieces>,
-    bos: Option<Token>,
+    /// The id that every prompt starts with, if any.
+    pub bos: Option<Token>,
     stops: Vec<Token>,
     specials: Vec<String>,
-    max_id: Token,
+    pub max_id: Token,
     json: serde_json::Value,
     literals: Literals,
     /// Without special literals, which are read as text.
     plain_literals: Literals,
-    hash: String,
+    /// BLAKE3 of `tokenizer.json`, hex: part of the fingerprint that kept state depends on.
+    pub hash: String,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -106,16 +108,6 @@ impl Tokenizer {
         })
     }
 
-    /// The id that every prompt starts with, if any.
-    pub fn bos(&self) -> Option<Token> {
-        self.bos
-    }
-
-    /// BLAKE3 of `tokenizer.json`, hex: part of the fingerprint that kept state depends on.
-    pub fn hash(&self) -> &str {
-        &self.hash
-    }
-
     /// Ids that end a turn: the model's own (`spec.eos`), the tokenizer's end token, the generation config's, `<|im_end|>`.
     pub fn stop_ids(&self, model_eos: &[Token]) -> Vec<Token> {
         let ids: BTreeSet<Token> = self.stops.iter().chain(model_eos).copied().collect();
@@ -124,10 +116,6 @@ impl Tokenizer {
 
     pub fn id(&self, literal: &str) -> Option<Token> {
         self.library.token_to_id(literal)
-    }
-
-    pub fn max_id(&self) -> Token {
-        self.max_id
     }
 
     /// Refuses a tokenizer that could name a row the model does not have.

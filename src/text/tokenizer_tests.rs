@@ -32,8 +32,8 @@ fn special_literals_are_tokens_and_the_start_token_appears_once() {
     let t = demo();
     let (start, end) = (t.id("<|im_start|>").unwrap(), t.id("<|im_end|>").unwrap());
     let ids = t.encode_prompt("<|im_start|>user\nhi<|im_end|>").unwrap();
-    assert_eq!((ids[0], ids[1], *ids.last().unwrap()), (t.bos().unwrap(), start, end));
-    assert_eq!(t.encode_prompt("<s><|im_start|>").unwrap(), [t.bos().unwrap(), start]);
+    assert_eq!((ids[0], ids[1], *ids.last().unwrap()), (t.bos.unwrap(), start, end));
+    assert_eq!(t.encode_prompt("<s><|im_start|>").unwrap(), [t.bos.unwrap(), start]);
     assert_eq!(t.stop_ids(&[2]), [2, end]);
     assert_eq!(sentencepiece().stop_ids(&[]), [2, 9, sentencepiece().id("<|im_end|>").unwrap()]);
 }

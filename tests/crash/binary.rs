@@ -147,7 +147,7 @@ impl Home {
     fn store(&self) -> Store {
         let limits = Limits { min_free_bytes: 0, ..Limits::default() };
         let store = Store::open(&self.data(), Arc::new(RealDisk), limits).unwrap();
-        assert_eq!(*store.access(), Access::Writable);
+        assert_eq!(store.access, Access::Writable);
         store
     }
 }

@@ -117,7 +117,7 @@ fn meet(root: &Path, texts: &BTreeMap<String, Vec<(MessageId, String)>>, met: &m
             return;
         }
     };
-    let noted = matches!(store.access(), Access::ReadOnly { why } if why.contains("is damaged ("))
+    let noted = matches!(&store.access, Access::ReadOnly { why } if why.contains("is damaged ("))
         || store.damage().is_some_and(|n| n.contains("is damaged in places"));
     match read_all(&store, texts) {
         Err(_) => met.reported += 1,
@@ -382,7 +382,7 @@ fn a_database_that_cannot_grow_is_shown_as_far_as_readable() {
     bytes[36..40].copy_from_slice(&i32::MAX.to_be_bytes());
     fs::write(&database, &bytes).unwrap();
     let store = open(dir.path(), RealDisk);
-    let Access::ReadOnly { why } = store.access() else { panic!("{:?}", store.access()) };
+    let Access::ReadOnly { why } = &store.access else { panic!("{:?}", store.access) };
     assert!(why.contains("is damaged (") && why.contains("nothing is saved"), "{why}");
     assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6);
     drop(store);
@@ -390,7 +390,7 @@ fn a_database_that_cannot_grow_is_shown_as_far_as_readable() {
     let rescued = Store::rescue(dir.path(), &RealDisk).unwrap().expect("it is damaged");
     assert_eq!((rescued.messages, fs::read(rescued.aside).unwrap() == bytes), (6, true));
     let store = open(dir.path(), RealDisk);
-    assert_eq!((store.access(), store.path(chat.head.unwrap()).unwrap().len()), (&Access::Writable, 6));
+    assert_eq!((&store.access, store.path(chat.head.unwrap()).unwrap().len()), (&Access::Writable, 6));
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_folder_with_foreign_files_is_refused_and_unchanged() {
         for ours in ["state", "presets", "themes"] {
             fs::create_dir_all(root.join(ours)).unwrap();
         }
-        assert_eq!(*open(&root, RealDisk).access(), Access::Writable);
+        assert_eq!(open(&root, RealDisk).access, Access::Writable);
         assert!(fs::read_to_string(root.join("sala-chat.id")).unwrap().starts_with("sala-chat data directory 1\n"));
     }
 }
@@ -147,7 +147,7 @@ fn files_without_a_row_stay_for_days_in_the_known_folder() {
     let mark = fs::read(root.join("sala-chat.id")).unwrap();
     fs::copy(other.join("sala-chat.id"), root.join("sala-chat.id")).unwrap();
     let store = open(&root, RealDisk);
-    assert!(store.notes().iter().any(|n| n.contains("different data directories")), "{:?}", store.notes());
+    assert!(store.notes.iter().any(|n| n.contains("different data directories")), "{:?}", store.notes);
     assert_eq!(store.remove_orphans(), 0);
     drop(store);
     assert!(orphan.exists(), "not known to be ours");
@@ -168,7 +168,7 @@ fn a_command_to_be_typed_names_a_folder_with_spaces_as_one_word() {
     fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
     let store = open(&root, RealDisk);
     let command = format!("chmod -R go-w '{}'", root.canonicalize().unwrap().display());
-    assert!(store.notes().iter().any(|note| note.ends_with(&command)), "{:?}", store.notes());
+    assert!(store.notes.iter().any(|note| note.ends_with(&command)), "{:?}", store.notes);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn links_are_never_followed() {
     symlink(&moved, root.join("segments")).unwrap();
     let before = contents(&outside);
     let store = open(&root, RealDisk);
-    assert!(matches!(store.access(), Access::ReadOnly { why } if why.contains("is a link")), "{:?}", store.access());
+    assert!(matches!(&store.access, Access::ReadOnly { why } if why.contains("is a link")), "{:?}", store.access);
     assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 4);
     drop(store);
     assert_eq!(contents(&outside), before);
@@ -279,11 +279,11 @@ fn an_inspected_copy_has_writes_made_during_the_copy() {
     owner.execute_batch("INSERT INTO prompt(text, created_ms) VALUES ('still in the log', 1)").unwrap();
     let disk = Arc::new(Busy { owner: Mutex::new(owner), moved: AtomicUsize::new(0) });
     let store = Store::open(dir.path(), Arc::clone(&disk) as Arc<dyn Disk>, limits()).unwrap();
-    assert!(matches!(store.access(), Access::ReadOnly { .. }));
+    assert!(matches!(&store.access, Access::ReadOnly { .. }));
     assert!(disk.moved.load(Ordering::SeqCst) > 0);
     assert_eq!(store.prompts(10).unwrap(), ["still in the log"]);
     assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 4);
-    assert_eq!(store.notes().len(), 1, "{:?}", store.notes());
+    assert_eq!(store.notes.len(), 1, "{:?}", store.notes);
 }
 
 #[test]
@@ -393,12 +393,12 @@ fn a_folder_others_can_write_is_warned_about() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
     saved(&root);
-    assert!(open(&root, RealDisk).notes().is_empty());
+    assert!(open(&root, RealDisk).notes.is_empty());
     for place in ["", "segments", "locks", "sala.db"] {
         let path = root.join(place);
         let before = fs::metadata(&path).unwrap().permissions();
         fs::set_permissions(&path, fs::Permissions::from_mode(before.mode() | 0o020)).unwrap();
-        let notes = open(&root, RealDisk).notes().to_vec();
+        let notes = open(&root, RealDisk).notes.to_vec();
         assert!(notes.iter().any(|n| n.contains("can be written by others")), "{place}: {notes:?}");
         fs::set_permissions(&path, before).unwrap();
     }

@@ -301,12 +301,15 @@ fn settings_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     // The example has every key after a `#`.
-    let every =
-        settings::page::example().lines().map(|l| l.strip_prefix("# ").unwrap_or(l)).collect::<Vec<_>>().join("\n");
+    let every = include_str!("../../config.example.toml")
+        .lines()
+        .map(|l| l.strip_prefix("# ").unwrap_or(l))
+        .collect::<Vec<_>>()
+        .join("\n");
     let some = "[sampling]\ntemperature = 0.5\nseed = 7\n[ui]\ntheme = \"dark\"\n[load]\nmax_file_mib = 12\n\
                 [load.converters]\npdf = \"pdftotext {in} -\"\n";
     let preset = "system = \"Be brief.\"\n[sampling]\ntemperature = 0.5\ntop_p = 0.9\n";
-    let seeds = [every.into_bytes(), settings::page::example().into_bytes(), some.into(), preset.into()];
+    let seeds = [every.into_bytes(), include_bytes!("../../config.example.toml").to_vec(), some.into(), preset.into()];
     let (mut loaded, mut edited) = (0, 0);
     let line = |e: &dyn std::fmt::Display| {
         let text = e.to_string();

@@ -76,7 +76,7 @@ fn text_hidden_by_a_damaged_schema_is_in_the_new_database() {
         tamper(&root, sql);
         let damaged = fs::read(root.join("sala.db")).unwrap();
         let store = open(&root, RealDisk);
-        let Access::ReadOnly { why } = store.access() else { panic!("{n}: {:?}", store.access()) };
+        let Access::ReadOnly { why } = &store.access else { panic!("{n}: {:?}", store.access) };
         assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{n}: {why}");
         assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
         drop(store);
@@ -159,9 +159,7 @@ fn a_damaged_header_costs_nothing() {
         assert_eq!(open(&root, RealDisk).path(chat.head.unwrap()).unwrap().len(), 6, "byte {at}, bit {bit}");
         // A version a newer program may have written: it is named, and left to that.
         if (3..=1002).contains(&version) {
-            let Access::ReadOnly { why } = open(&root, RealDisk).access().clone() else {
-                panic!("byte {at}, bit {bit}")
-            };
+            let Access::ReadOnly { why } = open(&root, RealDisk).access.clone() else { panic!("byte {at}, bit {bit}") };
             assert!(why.contains("was written by a newer sala-chat"), "byte {at}, bit {bit}: {why}");
             assert_eq!(rescue(&root), None, "byte {at}, bit {bit}");
             continue;
@@ -169,7 +167,7 @@ fn a_damaged_header_costs_nothing() {
         rescue(&root);
         let store = open(&root, RealDisk);
         assert_eq!(
-            (store.access(), store.path(chat.head.unwrap()).unwrap().len()),
+            (&store.access, store.path(chat.head.unwrap()).unwrap().len()),
             (&Access::Writable, 6),
             "byte {at}, bit {bit}"
         );
@@ -236,11 +234,11 @@ fn one_rescue_recovers_all_readable_text_for_any_damaged_page() {
             fs::write(root.join("sala.db"), &damaged).unwrap();
             let store = open(&root, RealDisk);
             let before = texts_of(&store);
-            let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
+            let noted = matches!(&store.access, Access::ReadOnly { .. }) || store.damage().is_some();
             drop(store);
             let rescued = rescue(&root);
             let store = open(&root, RealDisk);
-            assert_eq!(*store.access(), Access::Writable, "{at}");
+            assert_eq!(store.access, Access::Writable, "{at}");
             let after = texts_of(&store);
             let left = |found: &[String]| texts.iter().filter(|text| found.contains(text)).count();
             assert!(left(&before) >= left(&after), "{at}: a rescue reaches more than a start shows");
@@ -346,7 +344,7 @@ fn an_interrupted_exchange_is_finished_and_touches_no_other_file() {
             fs::write(dir.path().join("sala.db-wal"), "its log").unwrap();
             assert!(refused(dir.path()).contains("sala-chat doctor --check"));
         } else {
-            assert!(matches!(open(dir.path(), RealDisk).access(), Access::ReadOnly { .. }), "nothing is added to it");
+            assert!(matches!(&open(dir.path(), RealDisk).access, Access::ReadOnly { .. }), "nothing is added to it");
         }
         let finished = rescued(dir.path());
         assert_eq!(finished.messages, 6, "{finished:?}");
@@ -355,7 +353,7 @@ fn an_interrupted_exchange_is_finished_and_touches_no_other_file() {
             true => assert_eq!(fs::read_to_string(log).unwrap(), "its log"),
             false => assert_eq!(fs::read(finished.aside).unwrap(), damaged),
         }
-        assert_eq!(*open(dir.path(), RealDisk).access(), Access::Writable);
+        assert_eq!(open(dir.path(), RealDisk).access, Access::Writable);
         assert_eq!(open(dir.path(), RealDisk).path(chat.head.unwrap()).unwrap().len(), 6);
         assert!(!of("rescued").exists() && rescue(dir.path()).is_none(), "once");
     }

@@ -131,7 +131,7 @@ fn a_database_that_knows_no_drafts_is_given_a_place_for_them() {
     db.execute_batch("DROP TRIGGER session_gone; DROP TABLE draft;").unwrap();
     drop(db);
     let bench = Bench::new(open(dir.path(), RealDisk));
-    assert_eq!((bench.store.access(), bench.store.notes()), (&Access::Writable, &[][..]));
+    assert_eq!((&bench.store.access, bench.store.notes.as_slice()), (&Access::Writable, &[][..]));
     put_draft(&bench, one, "half");
     assert_eq!(bench.store.draft(one).unwrap().as_deref(), Some("half"));
 }

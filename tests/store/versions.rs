@@ -99,8 +99,8 @@ fn old_directories_keep_texts_and_state_and_migrate_once() {
         let dir = copy(version);
         for _ in 0..2 {
             let store = open(dir.path(), RealDisk);
-            assert_eq!(*store.access(), Access::Writable);
-            assert!(store.notes().is_empty(), "{:?}", store.notes());
+            assert_eq!(store.access, Access::Writable);
+            assert!(store.notes.is_empty(), "{:?}", store.notes);
             assert_eq!(store.damage(), None);
             check_texts(&store, version);
             let marked = store.session_named("what-is-a-lamp").unwrap();
@@ -142,7 +142,7 @@ fn texts_are_shown_without_write_permission() {
         let disk = fault::FaultDisk::new();
         disk.make_read_only();
         let store = open(dir.path(), disk);
-        assert!(matches!(store.access(), Access::ReadOnly { .. }));
+        assert!(matches!(&store.access, Access::ReadOnly { .. }));
         check_texts(&store, version);
         assert!(store.segment(&SegmentId([0; 32])).unwrap().is_none());
     }

@@ -25,7 +25,7 @@ fn shortest(constrain: &mut dyn Constrain, accepted: usize) -> Option<Token> {
     let tokenizer = &TEXT.tokenizer;
     let spell = |token| tokenizer.spell(&[token], Before::Text);
     let stop = tokenizer.stop_ids(&[]);
-    super::closing::next(&mut |t| constrain.allows(t), &spell, tokenizer.max_id(), &stop, accepted)
+    super::closing::next(&mut |t| constrain.allows(t), &spell, tokenizer.max_id, &stop, accepted)
 }
 
 /// In an answer: no token is allowed here, as under a stuck grammar.

@@ -44,7 +44,7 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
 /// For a command that writes, and reports on standard error what opening found.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
     let store = opened(context, Store::open)?;
-    if let Access::ReadOnly { why } = store.access() {
+    if let Access::ReadOnly { why } = &store.access {
         return Err(StoreError::ReadOnly { why: why.clone() }.into());
     }
     say_notes(context, &store);
@@ -99,7 +99,7 @@ fn requests(context: &Context) -> (PathBuf, Limits) {
 }
 
 fn say_notes(context: &Context, store: &Store) {
-    store.notes().iter().cloned().chain(store.damage()).for_each(|note| context.warn(&note));
+    store.notes.iter().cloned().chain(store.damage()).for_each(|note| context.warn(&note));
 }
 
 /// A temporary store, deleted with the returned folder; in memory where the system allows it.

@@ -54,7 +54,7 @@ impl Asking {
             device: self.client.shown.clone(),
             device_kind: "remote".to_owned(),
             context_limit: self.limit().unwrap_or(0),
-            fingerprint: format!("text:{}", self.codec.tokenizer.hash()),
+            fingerprint: format!("text:{}", self.codec.tokenizer.hash),
             max_sequences: SEQUENCES,
             server: Some(self.client.shown.clone()),
             ..ModelInfo::default()

@@ -108,7 +108,7 @@ impl Loaded {
         if let Some(beneath) = &mut self.beneath {
             beneath.recommend(recommended);
         }
-        for (name, value, source) in recommended.values() {
+        for (name, value, source) in &recommended.values {
             let key = format!("sampling.{name}");
             if self.origins.contains_key(&key) {
                 continue;
@@ -116,7 +116,7 @@ impl Loaded {
             // What the row does not accept is not recommended.
             if let Some(Ok(value)) = table::find(&key).map(|row| row.kind.parse(&value.to_string())) {
                 put(&mut self.config, &key, &value);
-                self.origins.insert(key, Origin::Model(source.words()));
+                self.origins.insert(key, Origin::Model(source));
             }
         }
     }

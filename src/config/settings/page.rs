@@ -1,44 +1,10 @@
-//! The table of settings as text: `config.example.toml`, and the page of `/settings`.
+//! The table of settings as text: the page of `/settings`.
 
 use std::fmt::Write;
 
 use super::row::Owner;
 use super::table::{OPEN_TABLES, ROWS, Row};
 use super::{Config, Loaded, Origin, Value};
-
-pub fn example() -> String {
-    let mut out = String::from(
-        "# Settings of sala-chat with their built-in values. Copy what you change to the file that\n\
-         # `sala-chat config path` names. A variable (SALA_CHAT_SAMPLING_TEMPERATURE=0) wins over the file, the\n\
-         # command line over both. `sala-chat config check` finds mistakes, `config show --origin` says what came from where.\n",
-    );
-    let mut section = "";
-    for row in ROWS {
-        if row.section() != section {
-            if !section.is_empty() {
-                out.push_str(&open_tables(section));
-            }
-            section = row.section();
-            out.push_str(&format!("\n[{section}]\n"));
-        }
-        out.push_str(&format!("{:<34} # {}\n", format!("{} = {}", row.key(), row.kind.default()), row.help));
-    }
-    out.push_str(&open_tables(section));
-    out.push_str(&open_tables(""));
-    out
-}
-
-/// The open tables that belong to a section; those of no section for `""`.
-fn open_tables(section: &str) -> String {
-    let mut out = String::new();
-    for table in OPEN_TABLES {
-        let parent = table.name.split_once('.').map_or("", |(parent, _)| parent);
-        if parent == section {
-            out.push_str(&format!("\n[{}]  # {}\n# {}\n", table.name, table.help, table.example));
-        }
-    }
-    out
-}
 
 pub fn values(config: &Config) -> Vec<(String, Value)> {
     let rows = ROWS.iter().map(|row| (row.name.to_owned(), (row.get)(config)));

@@ -204,7 +204,7 @@ impl Eval<'_> {
         if let Some(encoding) = decoded.guessed {
             self.context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
         }
-        let mut tokens: Vec<Token> = self.text.tokenizer.bos().into_iter().collect();
+        let mut tokens: Vec<Token> = self.text.tokenizer.bos.into_iter().collect();
         tokens.extend(self.text.tokenizer.encode_plain(&decoded.text)?);
         let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
         let stride = self.args.stride.unwrap_or((window / 2).max(1));

@@ -183,7 +183,7 @@ pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     let mut dice = SplitMix64::new(7);
     let list = needles(&mut dice);
     let document = document(length / 4 + 20, &list, &mut dice);
-    let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
+    let mut tokens: Vec<Token> = text.tokenizer.bos.into_iter().collect();
     tokens.extend(text.tokenizer.encode_plain(&document)?);
     if tokens.len() < length {
         return Err(failed(format!("{} tokens of text were made, {length} are needed", tokens.len())));

@@ -18,7 +18,7 @@ const PROMPTS: usize = 2_000;
 impl State {
     pub fn greet(&mut self) {
         let store = Arc::clone(&self.disk.store);
-        for note in store.notes() {
+        for note in &store.notes {
             self.warn(note.clone());
         }
         // The database is checked on another thread, so that the model, the session and the first frame do not wait.
@@ -34,7 +34,7 @@ impl State {
         }
         // Shows `--no-save` from the start.
         self.disk.show(SaveState::Empty);
-        if let Access::ReadOnly { why } = store.access() {
+        if let Access::ReadOnly { why } = &store.access {
             self.disk.show(SaveState::NotSaved(why.clone()));
         }
         match store.prompts(PROMPTS) {
@@ -42,7 +42,7 @@ impl State {
             Err(e) => self.warn(e.to_string()),
         }
         // For `-p` the command line has reported it.
-        let switch = self.engine.renderer.model().template.thinking_switch();
+        let switch = self.engine.renderer.model().template.switch;
         if let Some(why) = switch.refusal(self.here.settings.think).filter(|_| self.attendance == Attendance::Present) {
             self.warn(why.to_owned());
         }

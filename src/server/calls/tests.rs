@@ -122,16 +122,16 @@ fn a_call_that_breaks_off_has_arguments_that_are_no_json() {
 fn an_answer_that_must_be_a_call_is_streamed_and_what_is_not_allowed_stays_text() {
     let text = "{\n \"name\": \"look\", \"arguments\": {\"at\": [3, {}]}}";
     let found = [found("look", "{\"at\": [3, {}]}")];
-    assert_eq!(parts_of(&Calls::whole(), text), found);
+    assert_eq!(parts_of(&Calls::new(true, None), text), found);
     let call = format!("<tool_call>{text}</tool_call>");
-    assert_eq!(parts_of(&Calls::only(Some(vec!["look".into()])), &call), found);
-    assert_eq!(parts_of(&Calls::only(Some(vec!["other".into()])), &call), [text_of(&call)]);
+    assert_eq!(parts_of(&Calls::new(false, Some(vec!["look".into()])), &call), found);
+    assert_eq!(parts_of(&Calls::new(false, Some(vec!["other".into()])), &call), [text_of(&call)]);
 }
 
 #[test]
 fn a_forced_call_that_breaks_off_is_no_text() {
     for text in ["{", "{\n \"na", "{\"name\": ", "{\"name\": \"lo", "{\"name\": \"look\", \"arguments\": ", ""] {
-        assert_eq!(parts_of(&Calls::whole(), text), [], "{text}");
+        assert_eq!(parts_of(&Calls::new(true, None), text), [], "{text}");
     }
-    assert_eq!(parts_of(&Calls::whole(), "{\"name\": \"go\", \"arguments\": {\"a"), [found("go", "{\"a")]);
+    assert_eq!(parts_of(&Calls::new(true, None), "{\"name\": \"go\", \"arguments\": {\"a"), [found("go", "{\"a")]);
 }

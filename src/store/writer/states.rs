@@ -123,7 +123,7 @@ impl States {
 
     /// Between saves: empty the trash, thin, keep the budget. A failed step is repeated after the next save.
     fn tidy(&mut self) {
-        if matches!(self.shared.store.access(), Access::ReadOnly { .. }) {
+        if matches!(&self.shared.store.access, Access::ReadOnly { .. }) {
             return;
         }
         self.shared.store.write_uses();

@@ -148,7 +148,7 @@ impl Texts {
 
     /// Between saves: indexes new texts until there is something to save; the rest follows the next save.
     fn tidy(&mut self) {
-        if matches!(self.shared.store.access(), Access::ReadOnly { .. }) || !std::mem::take(&mut self.saved) {
+        if matches!(&self.shared.store.access, Access::ReadOnly { .. }) || !std::mem::take(&mut self.saved) {
             return;
         }
         // First, so that damage of the log loses no text.

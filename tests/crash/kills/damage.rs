@@ -41,7 +41,10 @@ fn a_damaged_file_costs_only_its_state_with_a_reason() {
             let restored = restore(store, &tip, 0).unwrap();
             assert_eq!(restored.plan.usable, 2, "{why}");
             assert!(same_end(&restored.end.unwrap(), &image(&chat.segments[1]).end.unwrap()));
-            assert_eq!(restored.plan.replay()[0].content, chat.segments[2], "the tokens to read again are known");
+            assert_eq!(
+                restored.plan.path[restored.plan.usable].content, chat.segments[2],
+                "the tokens to read again are known"
+            );
             let lost = &restored.plan.lost[0];
             assert!(lost.what == what && lost.why.contains(why), "{lost:?}");
             assert_eq!(store.session(chat.session).unwrap().state_of, None, "the list says so");
@@ -55,7 +58,7 @@ fn a_damaged_file_costs_only_its_state_with_a_reason() {
     // Damage at the root leaves nothing to build on, and that is no error.
     flip(&file(&chat.segments[0].id(), "rows"), 300);
     let restored = restore(store, &tip, 0).unwrap();
-    assert_eq!((restored.plan.usable, restored.plan.replay().len(), restored.end.is_none()), (0, 3, true));
+    assert_eq!((restored.plan.usable, restored.plan.path.len(), restored.end.is_none()), (0, 3, true));
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_read_only_folder_shows_texts_with_a_notice() {
     let disk = FaultDisk::new();
     disk.make_read_only();
     let bench = Bench::new(open(dir.path(), disk));
-    assert!(matches!(bench.store.access(), Access::ReadOnly { why } if why.contains("cannot be written")));
+    assert!(matches!(&bench.store.access, Access::ReadOnly { why } if why.contains("cannot be written")));
     assert_eq!(bench.store.path(chat.head.unwrap()).unwrap().len(), 6);
     assert_eq!(restore(&bench.store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 3);
     assert_ne!(bench.store.new_message_id(None), bench.store.new_message_id(None));

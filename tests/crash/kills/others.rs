@@ -39,7 +39,7 @@ fn a_database_of_a_newer_program_opens_for_reading() {
     db.execute_batch("PRAGMA user_version = 99; ALTER TABLE session ADD COLUMN colour TEXT").unwrap();
     drop(db);
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let Access::ReadOnly { why } = bench.store.access() else { panic!("must not be written") };
+    let Access::ReadOnly { why } = &bench.store.access else { panic!("must not be written") };
     assert!(why.contains("newer sala-chat (format 99"), "{why}");
     assert_eq!(bench.store.path(chat.head.unwrap()).unwrap().len(), 6);
     assert_eq!(bench.store.sessions(SessionFilter::Live, 10).unwrap().len(), 1);
@@ -96,7 +96,7 @@ fn two_at_a_time_do_not_disturb_each_other() {
     writing.unlock().unwrap();
     let d = open(dir.path(), RealDisk);
     assert!(!unfinished.exists(), "nobody is");
-    assert_eq!(d.notes().len(), 1);
+    assert_eq!(d.notes.len(), 1);
     drop(d);
     let mut ids = std::collections::HashSet::new();
     for _ in 0..100 {

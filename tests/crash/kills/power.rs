@@ -73,7 +73,7 @@ fn run_until_power_cut(root: &Path, disk: &FaultDisk) -> Acknowledged {
 /// The promises, after the power is back.
 fn check_promises(root: &Path, acknowledged: &Acknowledged) {
     let store = open(root, RealDisk);
-    assert_eq!(*store.access(), Access::Writable);
+    assert_eq!(store.access, Access::Writable);
     for (id, text) in &acknowledged.texts {
         let found = store.message(*id).unwrap().text;
         assert!(found.starts_with(text.as_str()), "{found:?} lost {text:?}");

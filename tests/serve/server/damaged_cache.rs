@@ -89,7 +89,7 @@ fn every_question_is_answered_with_any_cache_file_damaged() {
             }
             assert_eq!(answers(&root, &at), None, "{at}: reported once");
             let store = Store::open(&root, Arc::new(RealDisk), limits()).unwrap();
-            assert_eq!((store.access(), store.damage()), (&Access::Writable, None), "{at}");
+            assert_eq!((&store.access, store.damage()), (&Access::Writable, None), "{at}");
         }
     }
 }

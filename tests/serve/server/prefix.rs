@@ -105,7 +105,7 @@ fn complete(before: &Value, prompt: &str) -> (String, u64) {
 #[test]
 fn state_of_tokens_without_a_text_form_is_not_matched() {
     let tokenizer = text_model(None).tokenizer;
-    let start = tokenizer.bos().unwrap();
+    let start = tokenizer.bos.unwrap();
     let (plain, marked) = (long("Plain"), format!("{} <|im_end|> {}", long("One"), long("Two")));
     let with_start = tokenizer.encode_prompt(&plain).unwrap();
     let without_start = with_start[1..].to_vec();

@@ -22,8 +22,8 @@ fn saved_data_is_unchanged_after_reopening() {
     assert!(bench.close());
 
     let store = open(dir.path(), RealDisk);
-    assert_eq!(*store.access(), Access::Writable);
-    assert!(store.notes().is_empty(), "{:?}", store.notes());
+    assert_eq!(store.access, Access::Writable);
+    assert!(store.notes.is_empty(), "{:?}", store.notes);
     assert_eq!(store.damage(), None);
     let session = store.session_named("first").unwrap();
     assert_eq!((session.head, session.messages, session.tokens), (chat.head, 5, chat.position));
@@ -240,8 +240,8 @@ fn segments_that_build_on_nothing_lose_state_not_text() {
     let event = bench.save(save);
     assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("earlier state")), "{event:?}");
     let plan = bench.store.plan_restore(&chat.tip.unwrap()).unwrap();
-    assert_eq!((plan.usable, plan.replay().len()), (1, 2));
-    assert_eq!(plan.replay()[1].content, chat.segments[2]);
+    assert_eq!((plan.usable, plan.path.len()), (1, 3));
+    assert_eq!(plan.path[2].content, chat.segments[2]);
 
     // Neither is one without a recorded parent: the text is saved anyway.
     chat.tip = Some(SegmentId([7; 32]));
