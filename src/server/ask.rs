@@ -19,8 +19,7 @@ use crate::runtime::render::Rendered;
 use crate::text::schema::Unusable;
 use crate::text::{Before, Begin, quotes};
 
-/// Grammars that compile at a time: fewer than the rendering threads, so that a request without a grammar does not
-/// wait.
+/// Grammars that compile at a time: fewer than the rendering threads, so that requests without one do not wait.
 static COMPILERS: Semaphore = Semaphore::const_new(2);
 
 #[derive(Clone, Debug)]
@@ -63,8 +62,7 @@ impl Ask {
     }
 }
 
-/// Inserts the named documents and renders. The next three functions take time: a conversation may be as long as the
-/// context.
+/// Inserts the named documents and renders. This and the next two take time: a conversation may fill the context.
 pub(super) fn render(shared: &Shared, mut conversation: Conversation) -> Result<Prompt> {
     let (field, of_library) = (conversation.field, conversation.turns.iter().any(|t| !t.files.is_empty()));
     if of_library {

@@ -153,8 +153,7 @@ fn user(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     })
 }
 
-/// An address in the table: words of 32 bits in the machine's byte order, and a port. One of IPv4 may be in the form
-/// of IPv6.
+/// An address in the table: words of 32 bits in the machine's byte order, and a port; IPv4 also in the form of IPv6.
 fn forms(address: SocketAddr) -> Vec<String> {
     let six = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -1,5 +1,4 @@
-//! Shared by chat completions and completions: what frames the choices of an object or of an event, finish reasons,
-//! log-probabilities.
+//! Shared by chat completions and completions: the frame around choices, finish reasons, log-probabilities.
 
 use std::sync::Arc;
 
@@ -169,8 +168,7 @@ impl Table {
 pub(super) fn likely_chat(tokenizer: &Tokenizer, tokens: &[LikelyToken]) -> Value {
     let one = |token: Token, log_prob: f32| {
         let text = tokenizer.spell(&[token], Before::Text);
-        // The token's own bytes, not those of the text: a token may be part of a character, and clients join the
-        // bytes.
+        // The token's own bytes, not those of the text: it may be part of a character, and clients join the bytes.
         json!({ "token": text, "logprob": number(log_prob), "bytes": tokenizer.bytes(token) })
     };
     let content: Value = tokens

@@ -33,8 +33,7 @@ use super::{
 };
 use crate::config::settings::UnknownFields;
 
-/// Open connections. One more evicts the oldest connection that has sent no request; without such a one, the new one
-/// gets an error.
+/// Open connections. One more evicts the oldest without a request; if there is none, the new one gets an error.
 const CONNECTIONS: usize = 512;
 const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
@@ -42,8 +41,7 @@ const TOO_MANY: &[u8] =
 const COMING: Duration = Duration::from_secs(2);
 /// At a forced stop, how long running answers have to send their last event.
 const BREAKING_OFF: Duration = Duration::from_secs(1);
-/// How long, and for how many bytes, the server reads on after a refusal: a client that still sends into a closed
-/// connection loses the response.
+/// How long, and for how many bytes, the server reads on after a refusal: else a client that still sends loses it.
 const HEARD_OUT: Duration = Duration::from_secs(3);
 const HEARD_BYTES: u64 = 2 * BODY_BYTES as u64;
 /// Deadline for a request's head, also for the next one on the same connection.

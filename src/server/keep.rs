@@ -109,8 +109,7 @@ impl Keep {
         full
     }
 
-    /// Stores a row that holds the path up to `tip`, for an answer or for its state alone; `None`: the answer has no
-    /// kept state.
+    /// Stores a row that holds the path up to `tip` (`None`: no state is kept), for an answer or for its state alone.
     pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
         let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
         if on_nothing || self.is_full() {
@@ -276,10 +275,7 @@ impl Fresh {
 }
 
 /// Opens the store of requests. A damaged one is moved aside and a new one takes its place, with a notice for the
-/// user.
-///
-/// # Errors
-/// The folder is not ours, the disk fails, or the damaged store cannot be moved.
+/// user. Fails if the folder is not ours, the disk fails, or the damaged store cannot be moved.
 pub fn open_cache(folder: &Path, limits: &Limits) -> Result<(Arc<Store>, Option<String>), StoreError> {
     let open = || Store::open(folder, Arc::new(RealDisk), limits.clone()).map(Arc::new);
     let why = match open() {

@@ -217,10 +217,7 @@ pub enum ServeError {
 }
 
 impl Server {
-    /// Starts the worker thread.
-    ///
-    /// # Errors
-    /// The system cannot start another thread.
+    /// Starts the worker thread; fails if the system cannot.
     pub fn start(mut options: Options) -> std::io::Result<Server> {
         let (asks, inbox) = crossbeam_channel::unbounded();
         let keep = Keep::new(Arc::clone(&options.store))?;
@@ -255,9 +252,6 @@ impl Server {
     }
 
     /// Answers requests until [`Stop`] ends the server, then saves the kept state.
-    ///
-    /// # Errors
-    /// The engine failed, or state could not be saved.
     pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
         let served = http::serve(&self.shared, listener, self.mcp);
         // A worker that is gone has failed.

@@ -1,6 +1,5 @@
-//! How an answer is sampled, what form it has and where it ends: the fields of a request for that, the same in every
-//! API, and the tokens that a request favours, forbids, or allows to end its answer (`logit_bias`, `min_tokens`,
-//! `stop_token_ids`).
+//! How an answer is sampled, what form it has and where it ends: the fields for that, the same in every API, and the
+//! tokens that a request favours, forbids, or allows to end its answer (`logit_bias`, `min_tokens`, `stop_token_ids`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

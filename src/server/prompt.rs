@@ -25,8 +25,7 @@ const APART_BYTES: usize = 256;
 const CLOCK: &str =
     r"(?i)^[\s\-*<#]*(today's date|today is|(the )?current[ _](date|time)|timestamp:|now:).*[0-9]:[0-9][0-9]";
 
-/// Removes both kinds of lines from the system text, and puts those with the time after the last turn that is no
-/// answer.
+/// Removes both kinds of lines from the system text; those with the time follow the last turn that is no answer.
 fn settle(turns: &mut [Turn]) {
     let mut clocks = String::new();
     for turn in turns.iter_mut().filter(|turn| turn.role == ChatRole::System) {
@@ -144,8 +143,7 @@ fn safe_json(renderer: &Renderer, value: &Value) -> Value {
 }
 
 /// Turns after which state is worth keeping: the system text, which many conversations share; the turn before the last
-/// question, which other questions may follow; and the last turn, since the template may drop the thoughts of the next
-/// answer.
+/// question, which others may follow; the last turn, since the template may drop the thoughts of the next answer.
 fn worth_keeping(turns: &[Turn]) -> Vec<usize> {
     let system = turns.iter().take_while(|t| t.role == ChatRole::System).count().checked_sub(1);
     let before = turns.iter().rposition(|t| t.role == ChatRole::User).and_then(|last| last.checked_sub(1));

@@ -1,5 +1,4 @@
-//! What handlers take of a request: its JSON body, an id in its path, the model that it names. Responses that are one
-//! object.
+//! What handlers take of a request: its JSON body, an id in its path, its model. Responses that are one object.
 //!
 //! The context of a request, for code at any depth: the names of left-out fields, the owner of the connection, and what
 //! its documents may take. It lives in a task-local, so that readers of nested fields need no parameter for it;
@@ -32,8 +31,7 @@ pub(super) const BODY_BYTES: usize = 32 << 20;
 /// few enough to fit in memory several times.
 const BODY_OBJECTS: usize = 100_000;
 
-/// Reads the fields of a JSON body, and does what takes time with them, on a thread of its own: it would block all other
-/// connections.
+/// Reads the fields of a JSON body on a thread of its own: what takes time would block all other connections.
 pub(super) async fn read<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,

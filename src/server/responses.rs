@@ -161,8 +161,7 @@ pub(super) fn input_tokens(shared: &Shared, fields: Fields) -> Result<Value> {
     Ok(json!({ "object": "response.input_tokens", "input_tokens": tokens }))
 }
 
-/// Has the model summarize a conversation. The output is the user's messages and the summary; the client sends it in
-/// place of all items.
+/// Has the model summarize a conversation: the output, the user's messages and the summary, replaces all items.
 pub(super) async fn compact(State(shared): State<Arc<Shared>>, request: Request) -> Result<Response> {
     const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
                         what is still to do. Keep names, numbers and paths. Write nothing else.";

@@ -103,8 +103,7 @@ fn in_namespace(namespace: &str, name: &str) -> String {
     format!("{namespace}{gap}{name}")
 }
 
-/// Reads one entry of a list of tools; an entry that is left out adds none. `schema` is the field of a plain
-/// function's schema.
+/// Reads an entry of a list of tools; one that is left out adds none. `schema`: the field of a plain function's schema.
 fn entry(mut fields: Fields, schema: &'static str, list: &mut Vec<Tool>) -> Result<()> {
     let of = fields.text("type")?;
     // In Anthropic's API `custom` is a plain function; elsewhere it takes free text.
@@ -225,8 +224,7 @@ pub(super) fn custom_input(call: &Call) -> String {
 }
 
 impl Tools {
-    /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema` is the field of a function's
-    /// schema.
+    /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema`: the field of a function's schema.
     pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools> {
         let (mut list, left) = list(fields, "tools", schema)?;
         let legacy = list.is_empty() && fields.has("functions");

@@ -1,5 +1,4 @@
-//! Turns of a conversation, and how messages of any API are read into them: roles, texts, documents, calls of functions
-//! and their results.
+//! Turns of a conversation, and reading the messages of any API into them: roles, texts, documents, calls, results.
 
 use std::time::{Duration, Instant};
 

@@ -120,10 +120,7 @@ pub(super) struct Arrived {
     pub at_last_message: bool,
 }
 
-/// A session under new ids of `store`.
-///
-/// # Errors
-/// A phrase: messages that contradict each other.
+/// A session under new ids of `store`. The error is a phrase: messages that contradict each other.
 pub(super) fn arrive(session: SessionJson, store: &Store) -> Result<Arrived, String> {
     let SessionJson { name, title, settings, head, messages, marks, .. } = session;
     let order = parents_first(&messages)?;

@@ -222,7 +222,7 @@ impl Store {
                 true => out.damaged.push(StoreError::StateLost { id, why }.to_string()),
             }
         }
-        let dropped = self.declare_all_missing(&lost);
+        let dropped = self.declare_missing(&lost);
         // Rows and end may be lost for the same reason.
         for of_one in lost.chunk_by(|(a, ..), (b, ..)| a == b) {
             let Some(&(id, ..)) = of_one.first() else { continue };

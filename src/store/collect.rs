@@ -1,5 +1,4 @@
-//! Removes unreachable segments and sessions that have been in the trash long enough, and wipes deleted texts; computes
-//! sizes.
+//! Removes unreachable segments and sessions long enough in the trash, and wipes deleted texts; computes sizes.
 //!
 //! Reachability decides, never age alone. Text is removed only with a session that its user deleted, after its days in
 //! the trash, and only if no other session shows it.
@@ -67,8 +66,7 @@ impl Store {
     }
 
     /// Sessions that have been in the trash for `days` (`None`: the configured number) and that no process has open. 0
-    /// days select all of the trash, whatever the clock shows. Other values skip damaged rows, which may not belong
-    /// there.
+    /// days select all, whatever the clock shows; other values skip damaged rows, which may not belong there.
     pub fn old_in_trash(&self, days: Option<u32>) -> Result<Vec<SessionId>> {
         let days = days.unwrap_or(self.limits.trash_days);
         let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;

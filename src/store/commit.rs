@@ -53,8 +53,7 @@ pub struct NewDocument {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     CreateSession(NewSession),
-    /// Adds a message, or replaces the text of an existing one (a growing answer). Its parent must be saved before or
-    /// with it.
+    /// Adds a message, or replaces its text (a growing answer). Its parent must be saved before or with it.
     PutMessage {
         session: SessionId,
         message: Box<Message>,

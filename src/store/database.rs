@@ -101,9 +101,7 @@ pub struct Store {
 impl Store {
     /// Checks that the names still lead to the open files; SQLite keeps writing into an unlinked file.
     fn still_there(&self) -> Result<()> {
-        let Some(identity) = self.identity else {
-            return Ok(());
-        };
+        let Some(identity) = self.identity else { return Ok(()) };
         let gone = |what: &'static str| StoreError::Gone { path: self.layout.database.clone(), what };
         match self.identify() {
             Ok(now) if now != identity => return Err(gone("was replaced by another")),
@@ -149,8 +147,7 @@ impl Store {
                 self.transaction(|tx| Ok(tx.prepare_cached(sql)?.query_row([ID_BLOCK, least], |r| r.get(0))?));
             *ids = match block {
                 Ok(first) => first..first + ID_BLOCK,
-                // A full or read-only disk must not stop a conversation: use a few far ids, distinct by time and
-                // process.
+                // A full or read-only disk must not stop a conversation: a few far ids, distinct by time and process.
                 Err(_) => {
                     let first =
                         FAR + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
@@ -218,9 +215,7 @@ impl Store {
     }
 
     pub(super) fn is_alone(&self) -> bool {
-        let Some(present) = &self.present else {
-            return false;
-        };
+        let Some(present) = &self.present else { return false };
         // Making our shared lock exclusive fails while another process holds one. The shared lock may be lost for a
         // moment, which matters only to a process that calls this in the same moment.
         let alone = present.try_lock().is_ok();

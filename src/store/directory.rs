@@ -251,8 +251,7 @@ pub fn check_folder(root: &Path) -> Result<()> {
     survey(&Layout::of(root).map_err(StoreError::io("look at", root))?, &super::disk::RealDisk).map(drop)
 }
 
-/// Creates missing entries and tests whether files can be created. A database that was `there` is not created: another
-/// process may be replacing it.
+/// Creates missing entries; tests whether files can be created. A process may be replacing a database that was `there`.
 pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::Result<()> {
     for dir in [&layout.root, &layout.segments, &layout.locks] {
         disk.make_dir(dir)?;

@@ -1,5 +1,4 @@
-//! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which
-//! `import.rs` reads.
+//! Exports of conversations: Markdown and plain text (`text` and its helpers), and JSON, which `import.rs` reads.
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it. A
 //! note in `locks/` names an unfinished file (`NAME.<process>.part`, at a place that the user chose) while it is written,

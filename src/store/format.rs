@@ -131,10 +131,6 @@ const DTYPES: [(Dtype, FileDtype); 4] = [
     (Dtype::U8, FileDtype::U8),
 ];
 
-fn chunks_of(bytes: u64, chunk: u64) -> u64 {
-    bytes.div_ceil(chunk)
-}
-
 /// Builds the head of a file that holds `tensors` in this order. Errors are phrases: an image that contradicts itself.
 pub(super) fn head(
     kind: FileKind,
@@ -143,7 +139,7 @@ pub(super) fn head(
     rows: u64,
     tensors: &[&ImageTensor],
 ) -> Result<Head, String> {
-    let chunks: u64 = tensors.iter().map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES)).sum();
+    let chunks: u64 = tensors.iter().map(|t| (t.data.len() as u64).div_ceil(CHUNK_BYTES)).sum();
     let mut offset = 0;
     let mut place = |name: &str, dtype: FileDtype, shape: Vec<usize>, bytes: usize| {
         let data_offsets = (offset, offset + bytes);
@@ -256,10 +252,9 @@ pub(super) fn open(
         let bytes = to - from;
         let shape = info.shape.clone();
         tensors.push(TensorPlace { name, dtype, shape, offset: end - bytes, bytes, first_chunk });
-        first_chunk += chunks_of(bytes, chunk) as usize;
+        first_chunk += bytes.div_ceil(chunk) as usize;
     }
-    // The number of checksums equals the number of chunks, so every byte is covered and the numbers above are bounded
-    // by the file's size.
+    // Every chunk has a checksum, so every byte is covered and the numbers above are bounded by the file's size.
     if first_chunk != hashes.len() {
         return Err(Fault::damaged("its checksums are not for these tensors"));
     }
@@ -272,8 +267,7 @@ impl OpenFile {
         self.tensors.iter().find(|t| t.name == name)
     }
 
-    /// Reads checked bytes of a tensor from `at` on. Whole chunks are read directly into place; partial ones use a
-    /// copy.
+    /// Reads checked bytes of a tensor from `at` on: whole chunks directly into place, partial ones through a copy.
     pub(super) fn read_into(&self, place: &TensorPlace, at: u64, into: &mut [u8]) -> Result<(), Fault> {
         let end = at.saturating_add(into.len() as u64);
         if end > place.bytes {

@@ -42,10 +42,8 @@ const BATCH: (usize, usize) = (1_000, 1 << 20);
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
 
 impl Store {
-    /// Imports a file. A taken name gets a number. `watch` receives the bytes read.
-    ///
-    /// # Errors
-    /// [`StoreError::Import`] if it has no known form, contradicts itself or is too large. Nothing is then imported.
+    /// Imports a file. A taken name gets a number. `watch` receives the bytes read. Nothing is imported of one that has
+    /// no known form, contradicts itself or is too large: [`StoreError::Import`].
     pub fn import(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;

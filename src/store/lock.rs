@@ -39,8 +39,7 @@ impl Drop for SessionLock {
 }
 
 impl Store {
-    /// # Errors
-    /// [`StoreError::InUse`] with the other process's id, terminal and time.
+    /// [`StoreError::InUse`] has the other process's id, terminal and time.
     pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
         let path = self.layout.locks.join(format!("session-{}.lock", id.0));
         let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
@@ -51,10 +50,8 @@ impl Store {
             tty: owner.as_ref().and_then(|o| o.tty.clone()),
             since: owner.as_ref().map_or_else(|| "just now".into(), |o| local_time(o.since_ms)),
         };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(in_use(before)),
-            Err(TryLockError::Error(_)) => {}
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(in_use(before));
         }
         let me = Owner { pid: std::process::id(), tty: tty(), since_ms: now_ms() };
         let write = |file: &mut File| -> std::io::Result<()> {
@@ -90,9 +87,7 @@ fn tty() -> Option<String> {
 
 /// `13:20`, with the date if that is another day.
 fn local_time(ms: i64) -> String {
-    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
-        return "an unknown time".into();
-    };
+    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else { return "an unknown time".into() };
     let zone = jiff::tz::TimeZone::system();
     let (at, now) = (at.to_zoned(zone.clone()), clock::now().to_zoned(zone));
     let pattern = if at.date() == now.date() { "%H:%M" } else { "%-d %b %H:%M" };

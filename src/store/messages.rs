@@ -1,5 +1,4 @@
-//! Messages, one by one and as the path from a root. A damaged message stays in its place with a note, and hides no
-//! other.
+//! Messages, one by one and as the path from a root. A damaged one stays in its place with a note, and hides no other.
 
 use std::collections::HashSet;
 
@@ -91,10 +90,7 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut next = Some(head);
     while let Some(id) = next {
         let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
-        let message = match seen.insert(id) {
-            true => one_message(db, id)?,
-            false => Some(end("the ones before it form a ring")),
-        };
+        let message = if seen.insert(id) { one_message(db, id)? } else { Some(end("the ones before it form a ring")) };
         let message = match message {
             Some(message) => message,
             None if path.is_empty() => break,

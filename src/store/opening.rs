@@ -34,10 +34,8 @@ impl Store {
     /// Opens a data directory, creating it if needed, and removes unfinished files of earlier processes.
     ///
     /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be
-    /// added opens read-only: see [`Store::access`]. On a full disk the reserve is released.
-    ///
-    /// # Errors
-    /// No directory, one with other things in it, a foreign database, or one too damaged to read any session.
+    /// added opens read-only: see [`Store::access`]. On a full disk the reserve is released. Refused are a directory
+    /// with other things in it, a foreign database, and one too damaged to read any session.
     pub fn open(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         open_for(root, disk, limits, Purpose::Write)
     }

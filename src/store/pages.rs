@@ -124,8 +124,7 @@ impl Pages {
         Ok(Some(bytes))
     }
 
-    /// Reads a cell: the length of its record, the row id in a table, and as much of the record as the page holds. The
-    /// rest is in a chain of pages.
+    /// Reads a cell: length of its record, row id in a table, the record's beginning; a chain of pages holds the rest.
     fn record(&self, mut cell: &[u8], is_table: bool) -> io::Result<Option<Record>> {
         let mut next_number = || {
             let (number, read) = varint(cell)?;

@@ -15,8 +15,7 @@ pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
   s.given, s.generated, s.origin";
 
-/// Whether all state that ends in segment `s` is kept (`plan` in `state.rs`): the state at its end, and the rows of
-/// all segments up to it.
+/// Whether all state that ends in segment `s` is kept (`plan` in `state.rs`): at its end, and the rows up to there.
 pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
   WITH RECURSIVE up(id, parent, lost) AS (
     SELECT s.id, s.parent, s.rows_root IS NULL

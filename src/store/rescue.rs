@@ -57,9 +57,6 @@ impl Rescued {
 impl Store {
     /// Replaces a damaged database by a new one with everything that can be read, or finishes an interrupted exchange.
     /// `None`: the database is whole, missing, of a newer program or of another one.
-    ///
-    /// # Errors
-    /// [`StoreError::DamagedInUse`], nothing is readable, or an I/O error.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Option<Rescued>> {
         let layout = Layout::of(root).map_err(StoreError::io("look at", root))?;
         let damage = || match check_whole(&layout, disk) {

@@ -1,5 +1,4 @@
-//! KV rows on their way from a segment file to a device: read in pieces by several threads. Each piece is checked
-//! against its checksum before use.
+//! KV rows on their way from a segment file to a device: read by several threads in pieces, each checked before use.
 //!
 //! The head of the file is checked when it is opened. A later fault names its segment, so that the store can declare
 //! it missing once the restore has failed.
@@ -171,19 +170,14 @@ impl Store {
     }
 
     /// Declares the file of a failed restore missing. Returns whether there was one: then the path can be planned
-    /// anew.
-    ///
-    /// # Errors
-    /// [`StoreError::StateLost`] for a temporary fault, or one that could not be recorded.
+    /// anew. A temporary fault, or one that could not be recorded, is [`StoreError::StateLost`].
     pub fn note_fault(&self, fault: &RowsFault) -> Result<bool> {
-        let Some(id) = fault.segment.map(SegmentId) else {
-            return Ok(false);
-        };
+        let Some(id) = fault.segment.map(SegmentId) else { return Ok(false) };
         let kind = match fault.part {
             StatePart::Rows => FileKind::Rows,
             StatePart::End => FileKind::End,
         };
-        if !fault.lasting || !self.declare_missing(&id, kind, &fault.why) {
+        if !fault.lasting || !self.declare_missing(&[(id, kind, fault.why.clone())]) {
             return Err(StoreError::StateLost { id, why: fault.why.clone() });
         }
         Ok(true)

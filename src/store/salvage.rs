@@ -169,8 +169,7 @@ fn table_of_schema(entry: &[ValueRef<'_>]) -> Option<(&'static str, u32)> {
     Some((table, u32::try_from(*root).unwrap_or_default()))
 }
 
-/// Hands over the rows of a tree. Returns the number of those that cannot be read or that `each` rejects; a page that is
-/// not of this tree counts for one.
+/// Hands over the rows of a tree. Returns how many cannot be read or `each` rejects; a page of another tree is one.
 fn walk(pages: &Pages, root: u32, each: &mut dyn FnMut(Record) -> Result<bool>) -> Result<u64> {
     let (mut lost, mut todo, mut seen, mut kind) = (0, vec![root], HashSet::new(), None);
     while let Some(number) = todo.pop() {

@@ -38,8 +38,7 @@ pub(super) struct Written {
 }
 
 impl Store {
-    /// While the result is held, other processes do not take files without a row for garbage. Waits for a sweep in
-    /// progress, which is short.
+    /// While held, other processes do not take files without a row for garbage. Waits for a sweep, which is short.
     pub(super) fn announce_writing(&self) -> Option<File> {
         // Without locks (some network file systems) no process sweeps either.
         self.layout.open_lock("writing").ok().filter(|lock| lock.lock_shared().is_ok())
@@ -207,8 +206,7 @@ impl Store {
         }
     }
 
-    /// Records the checksums; from the commit on the files are the segments' state. Returns those for which another
-    /// process's file is named already.
+    /// Records the checksums, which makes the files the segments' state. Returns those that another process has named.
     fn name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
         let mut late = Vec::new();
         for file in written {
@@ -374,7 +372,7 @@ mod tests {
         let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
         assert!(is_first());
         // A file that lost its place before it was named is not named.
-        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        assert!(store.declare_missing(&[(id, FileKind::Rows, "dropped".to_owned())]));
         let e = store.transaction(|tx| store.name(tx, &late).map(drop)).unwrap_err();
         assert!(e.to_string().contains("another process saved or removed it"), "{e}");
         store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
@@ -383,7 +381,7 @@ mod tests {
         assert!(is_first());
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
         // A file without a row is removed.
-        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        assert!(store.declare_missing(&[(id, FileKind::Rows, "dropped".to_owned())]));
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 1);
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 0);
     }

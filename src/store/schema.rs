@@ -137,8 +137,7 @@ CREATE TABLE document(
 CREATE TABLE prompt(key INTEGER PRIMARY KEY, text TEXT NOT NULL, created_ms INTEGER NOT NULL) STRICT;
 ";
 
-/// Version 2 adds checksums of messages and sessions (see `seal.rs`), the directory the database belongs to, and the
-/// origin of imported state.
+/// Version 2 adds checksums of messages and sessions (`seal.rs`), the database's directory, origins of imported state.
 const SECOND: &str = "
 ALTER TABLE message ADD COLUMN seal BLOB;
 ALTER TABLE session ADD COLUMN seal BLOB;
@@ -158,8 +157,7 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
-/// All tables but the search index, and their columns in the order in which a row has them. A damaged database may lack
-/// some.
+/// All tables but the search index, with their columns in the order of a row. A damaged database may lack some.
 pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("counter", "name, value"),
     (
@@ -182,8 +180,7 @@ pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("draft", "session, text"),
 ];
 
-/// Header bytes that every database of ours has: pages of 4096 bytes, nothing reserved, payload fractions, schema format,
-/// no automatic vacuum, UTF-8.
+/// Header bytes of every database of ours: 4096-byte pages, payload fractions, schema format, no auto-vacuum, UTF-8.
 pub(super) const HEADER: [(usize, &[u8]); 8] = [
     (0, b"SQLite format 3\0"),
     (16, &[0x10, 0]),
@@ -197,11 +194,8 @@ pub(super) const HEADER: [(usize, &[u8]); 8] = [
 /// Versions that a newer program may have written; others are damage.
 pub(super) const VERSIONS: std::ops::RangeInclusive<i32> = 1..=VERSION + 1000;
 
-/// Judges the first 100 bytes of a database of this size; `marked`: it is in a directory of ours.
-///
-/// # Errors
-/// [`StoreError::Damaged`] for one of ours with a wrong value, because SQLite might open it and then not write it;
-/// [`StoreError::Foreign`], [`StoreError::NoDatabase`].
+/// Judges the first 100 bytes of a database of this size; `marked`: it is in a directory of ours. One of ours with a
+/// wrong value is damaged, because SQLite might open it and then not write it.
 pub(super) fn check_header(path: &Path, head: &[u8], bytes: u64, marked: bool) -> Result<()> {
     let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
     let has = |(at, value): &(usize, &[u8])| head.get(*at..).is_some_and(|rest| rest.starts_with(value));

@@ -1,7 +1,6 @@
 //! Full-text search over all sessions: SQLite FTS5 with trigrams, so that languages without spaces work, too.
 //!
-//! Words shorter than three characters have no trigram, so they are found by scanning. Indexing follows the commit of
-//! a text and is never part of it.
+//! Words shorter than three characters are found by scanning. Indexing follows the commit of a text, never in it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,10 +20,8 @@ const TEXTS: usize = 64;
 const INDEXED_WORDS: usize = 64;
 
 impl Store {
-    /// Indexes new texts and returns how many. `watch` receives the messages done, of all new ones.
-    ///
-    /// # Errors
-    /// The database cannot be written; [`StoreError::Stopped`], and then the index keeps its progress.
+    /// Indexes new texts and returns how many. `watch` receives the messages done, of all new ones. After a stop the
+    /// index keeps its progress.
     pub fn index_texts(&self, watch: &Watch<'_>) -> Result<u64> {
         let count =
             |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
@@ -65,9 +62,7 @@ impl Store {
             return Err(StoreError::Stopped);
         }
         let words = words(query);
-        let Some(first) = words.first() else {
-            return Ok(Vec::new());
-        };
+        let Some(first) = words.first() else { return Ok(Vec::new()) };
         let (indexed, scanned) = divided(&words);
         let sql = match indexed.is_empty() {
             true => "SELECT id, session FROM message WHERE ?1 = '' ORDER BY id DESC",

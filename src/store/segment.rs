@@ -44,8 +44,7 @@ impl fmt::Debug for SegmentId {
     }
 }
 
-/// Where a segment's end lies in the rendered prompt text. Shows how much of a new rendering is unchanged without
-/// tokenizing it.
+/// Where a segment's end lies in the rendered prompt: shows what a new rendering leaves unchanged without tokenizing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBoundary {
     /// Bytes of the rendered text that the path up to here covers.
@@ -152,8 +151,7 @@ impl Segment {
     }
 }
 
-/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The rest of
-/// the path needs a new prefill.
+/// How many segments of `path` (root first) cover a prefix of `rendered`, by their text boundaries.
 pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     let mut beginning = Beginning::of(rendered);
     // If a boundary differs, a later one can agree only through a hash collision.

@@ -200,8 +200,7 @@ impl Store {
         })
     }
 
-    /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Later messages have
-    /// no state and need a prefill.
+    /// The last segment on the path to `head` under this fingerprint, and the message it ends at.
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
         let sql = format!(
             "{UP} SELECT up.id, l.segment
@@ -246,10 +245,7 @@ impl Store {
         Ok(heads.into_iter().flatten().collect())
     }
 
-    /// Gives a session another name.
-    ///
-    /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] if it is not on disk yet.
+    /// Gives a session another name; [`StoreError::NoSession`] if it is not on disk yet.
     pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
         let name = name.trim();
         if name == LAST {
@@ -287,8 +283,7 @@ impl Store {
         self.read(|db| properties(db, property))
     }
 
-    /// The session that was last used of those started in a folder, unless it is empty, damaged, a single question or
-    /// in use by a process.
+    /// The last used session of those started in a folder that is not empty, damaged, a single question, or in use.
     pub fn last_of_folder(&self, folder: &str) -> Result<Option<SessionRecord>> {
         let (folders, once) = (self.properties(FOLDER)?, self.properties(ONCE)?);
         if !folders.values().any(|of| of == folder) {

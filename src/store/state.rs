@@ -105,8 +105,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The longest kept part of a document below a segment (`None`: at position 0) that `rendered` begins with:
-    /// prefill stopped there.
+    /// The longest kept part of a document below a segment (`None`: at position 0) that `rendered` begins with.
     pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
         let (bytes, kind) = (rendered.len() as u64, SegmentKind::DocumentPart.code());
         let which = "AND parent IS ?3 AND kind = ?4 AND rows_root IS NOT NULL";
@@ -149,9 +148,7 @@ impl Store {
                 continue;
             }
             for (kind, stored) in [(FileKind::Rows, &mut segment.rows), (FileKind::End, &mut segment.end)] {
-                let Stored::Kept { bytes } = *stored else {
-                    continue;
-                };
+                let Stored::Kept { bytes } = *stored else { continue };
                 let found = self.disk.look(&self.layout.file(&segment.id, kind));
                 let why = match found.map(|look| if look.is_file { look.bytes } else { 0 }) {
                     Ok(n) if n == bytes => continue,
@@ -165,7 +162,7 @@ impl Store {
                 *stored = Stored::Missing { why };
             }
         }
-        self.declare_all_missing(&gone);
+        self.declare_missing(&gone);
         Ok(plan(path))
     }
 
@@ -188,7 +185,7 @@ impl Store {
         let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
         match self.open_file(id, kind, &root).and_then(read) {
             Ok(found) => Ok(Some(found)),
-            Err(fault) if fault.lasting && self.declare_missing(id, kind, &fault.why) => Ok(None),
+            Err(fault) if fault.lasting && self.declare_missing(&[(*id, kind, fault.why.clone())]) => Ok(None),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
     }
@@ -213,13 +210,9 @@ impl Store {
         })
     }
 
-    /// Marks a file as missing. Returns whether that was recorded; if not (a read-only directory), the next use finds
+    /// Marks files as missing. Returns whether that was recorded; if not (a read-only directory), the next use finds
     /// the same fault again, which is slower but not wrong.
-    pub(super) fn declare_missing(&self, id: &SegmentId, kind: FileKind, why: &str) -> bool {
-        self.declare_all_missing(&[(*id, kind, why.to_owned())])
-    }
-
-    pub(super) fn declare_all_missing(&self, gone: &[(SegmentId, FileKind, String)]) -> bool {
+    pub(super) fn declare_missing(&self, gone: &[(SegmentId, FileKind, String)]) -> bool {
         if gone.is_empty() {
             return true;
         }

@@ -1,5 +1,4 @@
-//! The columns that the session list shows without reading messages: name, title, counters, order. Updated with every
-//! change.
+//! What the session list shows without reading messages: name, title, counters, order. Every change updates it.
 
 use rusqlite::{Transaction, params};
 

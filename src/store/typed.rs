@@ -1,5 +1,4 @@
-//! Typed texts: prompts, for the input's history and Ctrl-R, and drafts, the unsent input of each session. Exports
-//! contain neither.
+//! Prompts, for the input's history and Ctrl-R, and drafts, the unsent input of a session. Exports contain neither.
 
 use rusqlite::{Transaction, params};
 
@@ -49,8 +48,7 @@ pub(super) fn add_prompt(tx: &Transaction<'_>, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the prompts that are messages of a session, unless another session has the same. Prompts that are no
-/// messages, as of `/aside`, stay.
+/// Forgets prompts that are messages of this session alone. Those that are no messages, as of `/aside`, stay.
 pub(super) fn forget_prompts_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
     let prompts = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
     let sql = format!("DELETE FROM prompt WHERE text IN ({prompts} = ?1) AND text NOT IN ({prompts} <> ?1)");

@@ -232,10 +232,7 @@ impl Writer {
 
     /// Saves the queue and ends the threads, waiting until `deadline`. After the deadline they end with the process,
     /// and acknowledged saves are safe. Returns why state is missing though all texts are on disk; earlier losses were
-    /// reported with [`SaveEvent::TextOnly`].
-    ///
-    /// # Errors
-    /// Some text that this writer took is not on disk.
+    /// reported with [`SaveEvent::TextOnly`]. Fails if some text that this writer took is not on disk.
     pub fn close(mut self, deadline: Instant) -> Result<Option<String>, Unsaved> {
         self.end_queue();
         let Handed { last, last_with_text, .. } = *lock(&self.handed);

@@ -240,10 +240,7 @@ pub fn compared(answer: &str, documents: &[Source<'_>]) -> Vec<(Quote, String)> 
             let theirs = (place.at + n).checked_sub(place.run.start).and_then(|at| document.index.words.get(at));
             let (ours, theirs) =
                 (word(&cut.text, ours), theirs.map_or(String::new(), |theirs| word(document.text, theirs)));
-            match ours == theirs {
-                true => out.push_str(&ours),
-                false => out.push_str(&format!("[-{ours}-]{{+{theirs}+}}")),
-            }
+            out.push_str(&if ours == theirs { ours } else { format!("[-{ours}-]{{+{theirs}+}}") });
         }
         out.push_str(cut.text.get(end..).unwrap_or_default());
         (quote, out)

@@ -89,8 +89,7 @@ fn iso_2022(bytes: &[u8]) -> Option<Decoded> {
     has(WIDE).then(|| Decoded { text: String::from_utf8_lossy(bytes).into_owned(), guessed: Some("ASCII") })
 }
 
-/// Valid multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged
-/// UTF-8.
+/// Multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged UTF-8.
 fn mostly_utf8(bytes: &[u8]) -> bool {
     let (mut whole, mut broken) = (0, 0);
     for chunk in bytes.utf8_chunks() {

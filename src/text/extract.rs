@@ -81,8 +81,7 @@ pub(super) struct Page {
     pub(super) partial: bool,
 }
 
-/// In the child: limits itself, reads the file, and returns its pages as JSON for standard output. The error
-/// is one line for standard error.
+/// In the child: limits itself, reads the file, returns its pages as JSON. The error is one line for standard error.
 pub fn child(path: &Path) -> Result<Vec<u8>, String> {
     child::confine(MEMORY_BYTES)?;
     // A panic of the reader is an ordinary failure here.

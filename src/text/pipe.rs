@@ -31,8 +31,7 @@ pub enum PipeError {
     Write(Error),
 }
 
-/// Copies a pipe to `into` until its end. A non-blocking pipe without a writer counts as empty. On an error, `into`
-/// holds what arrived before it.
+/// Copies a pipe to its end, on an error what arrived before. A non-blocking pipe without a writer counts as empty.
 pub fn read(from: BorrowedFd<'_>, most: u64, stop: &Cancel, into: &mut impl Write) -> Result<(), PipeError> {
     let unread = |e: Errno| PipeError::Read(e.into());
     let never_waits = fcntl_getfl(from).map_err(unread)?.contains(OFlags::NONBLOCK);

@@ -131,8 +131,7 @@ struct Quotes {
 }
 
 impl Quotes {
-    /// Explores the quote further; `None` when enough is known. A quote that the model would not begin by itself, or
-    /// nearly so, is dropped.
+    /// Explores the quote further; `None` when enough is known, or the model is not about to begin one.
     fn look(&mut self, ahead: &mut Ahead, rows: &[Vec<(Token, f32)>]) -> Option<()> {
         let row = rows.last()?;
         if ahead.path.is_empty() {

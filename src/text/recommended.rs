@@ -1,5 +1,4 @@
-//! Sampling that a model's authors recommend, in `generation_config.json` or else on the family's card, and how the
-//! model begins a quote.
+//! Sampling that a model's authors recommend, in `generation_config.json` or on the family's card; how quotes begin.
 
 use std::path::Path;
 

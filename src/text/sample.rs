@@ -1,5 +1,4 @@
-//! The sample document. It is loaded by a name that no file has; a test checks that the built-in model answers its
-//! questions.
+//! The sample document, loaded by a name that no file has. A test asks the built-in model its questions.
 
 pub const PATH: &str = "sample:lighthouse.md";
 pub const NAME: &str = "lighthouse.md";

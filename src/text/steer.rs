@@ -18,8 +18,7 @@ const LEAST_TOKENS: usize = 1_536;
 /// Least repetitions of its period.
 const LEAST_TIMES: usize = 8;
 
-/// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
-/// written before.
+/// What looks at an answer; `None` where nothing is watched. `spent` tokens of its thought were written before.
 pub fn steering(
     watched: Watched,
     tokenizer: &Arc<Tokenizer>,

@@ -1,5 +1,4 @@
-//! Thoughts as the model writes them: their tags, and the white space between tags and text. Templates have their
-//! own.
+//! Thoughts as the model writes them: tags, and the white space between tags and text. Templates have their own.
 
 pub const OPEN: &str = "<think>";
 pub const CLOSE: &str = "</think>";

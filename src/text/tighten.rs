@@ -65,8 +65,8 @@ impl Pass<'_> {
         let open = open || self.open.contains(place);
         let has = |name: &str| keywords.contains_key(name);
         let parts = |name: &str| keywords.get(name).and_then(Value::as_array).map_or(0, Vec::len);
-        let alone = SAME_VALUE.iter().filter(|name| has(name)).count() <= 1 && parts("allOf") <= 1;
-        let combined = SAME_VALUE.iter().any(|name| has(name)) && (!alone || has("properties") || has("not"));
+        let combining = SAME_VALUE.iter().filter(|name| has(name)).count();
+        let combined = combining > 1 || parts("allOf") > 1 || combining == 1 && (has("properties") || has("not"));
         let opens = OPENS.iter().any(|name| has(name));
         let within = open || combined || opens;
         if let Some(Value::String(reference)) = keywords.get("$ref")
@@ -76,7 +76,7 @@ impl Pass<'_> {
             self.open.insert(pointer.to_owned());
         }
         if self.change {
-            if !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
+            if !open && !opens && combining == 0 && has("properties") {
                 keywords.insert("additionalProperties".to_owned(), json!(false));
                 let required = keywords.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
                 if let Some(Value::Object(properties)) = keywords.get_mut("properties") {

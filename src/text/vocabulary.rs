@@ -102,8 +102,7 @@ fn byte_token(word: &str) -> Option<u8> {
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
-/// Whether a vocabulary writes `▁` for a space and `<0x0A>` for a byte, as SentencePiece does; else it has GPT-2's printable
-/// stand-ins for bytes.
+/// Whether a vocabulary writes `▁` for a space and `<0x0A>` for a byte; else it has GPT-2's stand-ins for bytes.
 fn is_sentencepiece(json: &serde_json::Value) -> Result<bool, TextError> {
     let kinds: Vec<&str> = steps(json, "decoder", "decoders").iter().map(kind).collect();
     match kinds.as_slice() {

@@ -1,5 +1,4 @@
-//! Slash commands: what can be typed after a `/`, and what it asks for. Parsing never touches the disk; every error
-//! says what would have been right.
+//! Slash commands. Parsing never touches the disk; every error says what would have been right.
 //!
 //! [`table`] has everything about each command, [`request`] what the runtime can be requested and when. The popup,
 //! `/help`, line mode and the tests read them. `args` splits and reads arguments, `help` writes the pages.
@@ -145,9 +144,7 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
     let body = line.trim_start_matches('/').trim();
     let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
     let lower = name.to_lowercase();
-    let Some(command) = find(&lower) else {
-        return Err(unknown(name));
-    };
+    let Some(command) = find(&lower) else { return Err(unknown(name)) };
     let args = Args { raw: rest.trim(), split: split_words(rest, home) };
     let outcome = (command.parse)(&args).map_err(|e| {
         let example = (command.example_of)(&args).unwrap_or_else(|| command.example());

@@ -82,8 +82,7 @@ impl Request {
                 anew = false;
                 continue;
             }
-            // Another prefill may have finished during the planning. Plan again only once: state may exist and still be
-            // unusable.
+            // Another prefill may have finished meanwhile. Plan again only once: state may exist and still be unusable.
             anew = !anew && self.worker.slots.have_more(&self.ask, from);
             let can_be_put_back = plan.kept.is_some() || plan.base.segments().is_empty();
             // Without a slot, another request has taken over the state of this plan.
@@ -197,8 +196,7 @@ impl Request {
         }
     }
 
-    /// Reports the scores of a prompt, read on an empty state. The state is not kept: scoring clients send thousands of
-    /// texts.
+    /// Scores a prompt, read on an empty state. The state is not kept: scoring clients send thousands of texts.
     async fn score(&mut self, plan: Plan, most: u8) -> Result<()> {
         let tokens: Vec<Token> = plan.steps.into_iter().flat_map(|s| s.prompt).collect();
         let last = Last::Score(Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] });
@@ -207,9 +205,7 @@ impl Request {
         let rendered = Arc::clone(&self.ask.prompt.rendered);
         let stats = self.run(&rendered, vec![none], Some(ToAnswer { last, message: None }), &mut ()).await;
         let stats = stats.map_err(|e| self.failed(e, false, 0))?;
-        let Some(end) = stats.end.filter(|end| end.ended != Ended::Cancelled) else {
-            return Err(Refusal::gone());
-        };
+        let Some(end) = stats.end.filter(|end| end.ended != Ended::Cancelled) else { return Err(Refusal::gone()) };
         let (to, prompt_tokens) = (&self.ask.to, tokens.len() as u64);
         to.report(Notice::Scored { tokens, likely: end.likely });
         if self.ask.params.max_tokens == 0 {

@@ -22,8 +22,7 @@ struct Occupant {
 
 pub(super) struct RequestSlot {
     pub engine: Slot,
-    /// The whole live path is kept among the requests, or on its way to disk; state on top of any other path cannot be
-    /// kept.
+    /// The whole live path is kept among the requests, or on its way to disk; on any other path no state can be kept.
     pub kept: bool,
     occupant: Option<Occupant>,
     /// When its last answer began, counted in answers.
@@ -124,8 +123,7 @@ impl Slots {
         kin.or_else(|| idle().min_by_key(|(_, l)| (!l.is_empty(), l.used))).map(|(at, _)| at)
     }
 
-    /// The last state that `ask` can use of a running prefill, if it lies far enough after `from`, where `ask` would
-    /// begin itself.
+    /// The last state that `ask` can use of a running prefill, if it lies far enough after `from`, its own beginning.
     pub(super) fn ahead_of(&self, ask: &Ask, from: usize) -> Option<Weak<usize>> {
         let text = &ask.prompt.rendered.text;
         let same = |theirs: &str, end: usize| {

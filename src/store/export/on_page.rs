@@ -1,5 +1,4 @@
-//! A message's text on a Markdown page: it leaves no block open, and none of its lines is a heading of the page. A
-//! CommonMark parser judges both.
+//! A message's text on a Markdown page: a CommonMark parser finds no open block and no heading of the page in it.
 
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthChar;

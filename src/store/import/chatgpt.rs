@@ -43,9 +43,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
     let own = content["text"].as_str().unwrap_or_default();
     let says_something = !shown.is_empty() || !own.is_empty();
     let author = message["author"]["role"].as_str().or(message["author"].as_str());
-    let Some(role) = left_out.speaker(author, says_something) else {
-        return Content::Nothing;
-    };
+    let Some(role) = left_out.speaker(author, says_something) else { return Content::Nothing };
     if message["metadata"]["is_visually_hidden_from_conversation"] == true {
         left_out.hidden += 1;
         return Content::Nothing;

@@ -1,5 +1,4 @@
-//! JSON of other programs: values, and the contents of a message. A value of an unexpected type counts as missing: one odd
-//! value costs nothing but itself.
+//! JSON of other programs: values, and the contents of a message. A value of an unexpected type counts as missing.
 
 use serde_json::Value;
 
@@ -31,8 +30,7 @@ pub(super) fn name(json: &Value) -> Option<String> {
     json.as_str().map(str::to_owned).or_else(|| json.is_number().then(|| json.to_string()))
 }
 
-/// A time in seconds, milliseconds, microseconds or nanoseconds since 1970, or as ISO 8601 text, in milliseconds; 0 if
-/// unknown.
+/// Milliseconds of a time in seconds, milli-, micro- or nanoseconds since 1970, or as ISO 8601 text; 0 if unknown.
 pub(super) fn time_ms(json: &Value) -> i64 {
     let text = json.as_str().map(str::trim);
     let ms = match (text.map_or_else(|| json.as_f64(), |text| text.parse().ok()), text) {

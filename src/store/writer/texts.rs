@@ -1,5 +1,4 @@
-//! The text thread: applies the changes of one save after the other, and passes each save on once its texts are on
-//! disk.
+//! The text thread: applies the changes of one save after the other, and passes each on once its texts are on disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

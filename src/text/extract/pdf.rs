@@ -128,8 +128,7 @@ fn is_damaged(source: &Source<'_>) -> bool {
     !(is_decoded && is_at_end)
 }
 
-/// Whether all of a stream can be decoded. The reader skips filters that it does not know, and keeps the bytes before an error
-/// of compression.
+/// Whether all of a stream can be decoded. The reader skips unknown filters and keeps the bytes before a fault.
 fn decodes(stream: &Stream<'_>) -> bool {
     let filters: Vec<Name<'_>> = match stream.dict().get::<Object<'_>>("Filter") {
         Some(Object::Array(filters)) => filters.iter().collect(),

@@ -153,8 +153,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Looks and reports while holding the lock, so that reports keep the order of looks. `always`: even if nothing
-    /// changed.
+    /// Looks and reports under the lock, so that reports keep the order of looks; `always`: even if nothing changed.
     fn look(&self, cancel: &Cancel, always: bool) {
         let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
         let look = match looker.look(cancel) {

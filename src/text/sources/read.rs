@@ -115,10 +115,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
 
 pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
     let words = shlex::split(line).ok_or("a quote is not closed")?;
-    match words.iter().any(|word| word.contains("{in}")) {
-        true => Ok(words),
-        false => Err("it has no {in} for the path"),
-    }
+    if words.iter().any(|word| word.contains("{in}")) { Ok(words) } else { Err("it has no {in} for the path") }
 }
 
 fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, Problem> {
@@ -128,9 +125,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
     let words = converter(line).map_err(|why| failed(why.to_owned()))?;
     // A full path cannot be mistaken for an option.
     let path = std::path::absolute(&found.path).map_err(|e| failed(plain_words(&e)))?;
-    let Some((program, arguments)) = words.split_first() else {
-        return Err(failed("it is empty".to_owned()));
-    };
+    let Some((program, arguments)) = words.split_first() else { return Err(failed("it is empty".to_owned())) };
     let mut command = Command::new(program);
     for argument in arguments {
         let parts: Vec<&OsStr> = argument.split("{in}").map(OsStr::new).collect();

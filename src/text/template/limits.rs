@@ -2,8 +2,7 @@
 
 use minijinja::{Error, ErrorKind, State};
 
-/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages. 64 bytes
-/// of a new text count as one.
+/// Instructions of a rendering: thousands a message, more to compare all messages. 64 bytes of a new text are one.
 pub(super) fn fuel(messages: usize, bytes: usize) -> u64 {
     let n = messages as u64;
     5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000) + bytes as u64

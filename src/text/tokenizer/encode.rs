@@ -153,8 +153,7 @@ impl Tokenizer {
         pieces
     }
 
-    /// In front of a line, else of a word, else anywhere, where no token holds both neighbours. In a text without such a
-    /// place it may cost a merge.
+    /// In front of a line, else a word, else anywhere, where no token holds both neighbours; else it may cost a merge.
     fn end_of_piece(&self, text: &str, bytes: usize) -> usize {
         let neighbours = self.neighbours.get_or_init(|| self.pieces.neighbours());
         let from = text.ceil_char_boundary(bytes);
