@@ -180,9 +180,8 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
         touch_session(tx, *session)?;
     }
     // A link alone changes where the state of a session ends.
-    let linked: HashSet<SessionId> = out.grown.iter().copied().filter(|session| !known.contains(session)).collect();
-    for session in linked {
-        refresh_session(tx, session)?;
+    for session in out.grown.iter().filter(|session| known.insert(**session)) {
+        refresh_session(tx, *session)?;
     }
     Ok(out)
 }
@@ -327,7 +326,6 @@ pub(super) fn record_segment(
     {
         return Ok(Some("the state it builds on is not kept".into()));
     }
-    let stop = new.start + (new.prompt.len() + new.completion.len()) as u64;
     tx.prepare_cached(
         "INSERT INTO segment(id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, used, used_ms, given, generated, origin)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
@@ -339,7 +337,7 @@ pub(super) fn record_segment(
         new.fingerprint,
         new.parent.map(|p| p.0),
         new.start,
-        stop,
+        new.start + new.tokens(),
         new.kind.code(),
         new.boundary.bytes,
         new.boundary.hash,

@@ -84,7 +84,7 @@ impl StoreError {
     /// `None` for a segment or a message that is not in the database.
     pub fn if_known<T>(found: Result<T>) -> Result<Option<T>> {
         match found {
-            Err(StoreError::NoSegment { .. } | StoreError::NoMessage { .. }) => Ok(None),
+            Err(StoreError::NoSegment { .. } | StoreError::NoMessage { .. } | StoreError::NoSession { .. }) => Ok(None),
             found => found.map(Some),
         }
     }

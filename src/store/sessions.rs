@@ -108,7 +108,7 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     })
 }
 
-fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
+fn mend(db: &Connection, mut record: SessionRecord) -> SessionRecord {
     if record.damaged {
         let sql = "SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1";
         if let Ok(Some(head)) = query::row(db, sql, [record.id.0], |r| Ok(number_at(r, 0))) {
@@ -116,7 +116,7 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
         }
         record.title = format!("(damaged) {}", record.title);
     }
-    Ok(record)
+    record
 }
 
 const LEFT: i64 = 100;
@@ -132,7 +132,7 @@ impl Store {
                 SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
                 SessionFilter::Trashed => record.trashed_ms.is_some(),
             });
-            found.into_iter().take(limit).map(|record| mend(db, record)).collect()
+            Ok(found.into_iter().take(limit).map(|record| mend(db, record)).collect())
         })
     }
 
@@ -142,16 +142,13 @@ impl Store {
     }
 
     pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
-        match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
-            Err(StoreError::NoSession { .. }) => Ok(None),
-            found => found.map(Some),
-        }
+        StoreError::if_known(self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")))
     }
 
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
-            let record = query::row(db, &select("WHERE id = ?1"), [id.0], session_row)?;
-            mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
+            let found = query::row(db, &select("WHERE id = ?1"), [id.0], session_row)?;
+            found.map(|record| mend(db, record)).ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })
         })
     }
 
@@ -324,5 +321,5 @@ fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecor
         "NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2) ORDER BY name = ?1 DESC, used DESC LIMIT 1"
     ));
     let found = query::row(db, &sql, params![name, name.parse::<i64>().unwrap_or(-1)], session_row)?;
-    mend(db, found.ok_or_else(|| StoreError::NoSession { name: name.to_owned() })?)
+    found.map(|record| mend(db, record)).ok_or_else(|| StoreError::NoSession { name: name.to_owned() })
 }
