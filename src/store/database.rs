@@ -170,7 +170,7 @@ impl Store {
     pub(super) fn transaction<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
         match self.commit(&f) {
             // The reserve exists for this moment.
-            Err(e) if e.is_full() && self.free_reserve() => self.commit(&f),
+            Err(e) if e.is_full() && directory::free_reserve(&self.layout, &*self.disk) => self.commit(&f),
             other => other,
         }
     }
@@ -221,10 +221,6 @@ impl Store {
         let alone = present.try_lock().is_ok();
         let _ = present.lock_shared();
         alone
-    }
-
-    pub(super) fn free_reserve(&self) -> bool {
-        directory::is_our_reserve(&self.layout, &*self.disk) && self.disk.remove(&self.layout.reserve).is_ok()
     }
 
     pub(super) fn fill_reserve(&self) {

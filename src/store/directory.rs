@@ -246,6 +246,10 @@ pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
     look.is_file && begin().is_ok_and(|bytes| bytes.iter().zip(0..).all(|(byte, i)| *byte == reserve_byte(i)))
 }
 
+pub(super) fn free_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
+    is_our_reserve(layout, disk) && disk.remove(&layout.reserve).is_ok()
+}
+
 /// Whether a folder is a data directory or can become one: for files written there before the store is open.
 pub fn check_folder(root: &Path) -> Result<()> {
     survey(&Layout::of(root).map_err(StoreError::io("look at", root))?, &super::disk::RealDisk).map(drop)

@@ -49,6 +49,41 @@ impl Store {
         }
         open_for(root, disk, limits, Purpose::Read)
     }
+
+    /// Compares the directory's mark with the database's. Marks a new directory or one of an earlier version.
+    fn recognise(&mut self) {
+        let wanted = self.directory_id();
+        let found = directory::read_mark(&self.layout, &*self.disk);
+        match (wanted, found) {
+            (Ok(wanted), Some(found)) if wanted == found => self.known = true,
+            (Ok(_), Some(_)) => self.notes.push(format!(
+                "{} and its sala.db belong to different data directories: nothing is removed from it. \
+                 If that is intended: sala-chat doctor --check",
+                self.layout.root.display()
+            )),
+            (Ok(wanted), None) => {
+                // Without a mark nothing is removed; it has no other effect.
+                self.known = directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok();
+            }
+            // Not recorded (a full disk): the next start will.
+            (Err(_), _) => {}
+        }
+    }
+
+    pub(super) fn directory_id(&self) -> Result<String> {
+        let sql = "SELECT value FROM property WHERE name = 'directory'";
+        if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {
+            return Ok(id);
+        }
+        self.transaction(|tx| {
+            tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', lower(hex(randomblob(16))))", [])?;
+            Ok(tx.query_row(sql, [], |r| r.get(0))?)
+        })
+    }
+
+    pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {
+        Ok([self.disk.look(&self.layout.root)?.identity, self.disk.look(&self.layout.database)?.identity])
+    }
 }
 
 fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
@@ -106,7 +141,7 @@ impl Place {
         {
             return Ok(store);
         }
-        if directory::is_our_reserve(layout, disk) && disk.remove(&layout.reserve).is_ok() {
+        if directory::free_reserve(layout, disk) {
             match self.writable() {
                 Ok(mut store) => {
                     store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
@@ -216,43 +251,6 @@ impl Place {
             copy: None,
             broken: false,
         }
-    }
-}
-
-impl Store {
-    /// Compares the directory's mark with the database's. Marks a new directory or one of an earlier version.
-    fn recognise(&mut self) {
-        let wanted = self.directory_id();
-        let found = directory::read_mark(&self.layout, &*self.disk);
-        match (wanted, found) {
-            (Ok(wanted), Some(found)) if wanted == found => self.known = true,
-            (Ok(_), Some(_)) => self.notes.push(format!(
-                "{} and its sala.db belong to different data directories: nothing is removed from it. \
-                 If that is intended: sala-chat doctor --check",
-                self.layout.root.display()
-            )),
-            (Ok(wanted), None) => {
-                // Without a mark nothing is removed; it has no other effect.
-                self.known = directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok();
-            }
-            // Not recorded (a full disk): the next start will.
-            (Err(_), _) => {}
-        }
-    }
-
-    pub(super) fn directory_id(&self) -> Result<String> {
-        let sql = "SELECT value FROM property WHERE name = 'directory'";
-        if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {
-            return Ok(id);
-        }
-        self.transaction(|tx| {
-            tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', lower(hex(randomblob(16))))", [])?;
-            Ok(tx.query_row(sql, [], |r| r.get(0))?)
-        })
-    }
-
-    pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {
-        Ok([self.disk.look(&self.layout.root)?.identity, self.disk.look(&self.layout.database)?.identity])
     }
 }
 
