@@ -129,7 +129,7 @@ impl Verb {
         }
         let (rows, end) = match path.head() {
             Some(tip) if self.engine.server().is_none() => {
-                let opened = self.disk.store_of(&tip).open_what_can_be_read(&tip, have)?;
+                let opened = self.disk.store_of(&tip).open_path(&tip, have)?;
                 if opened.plan.usable != path.segments().len() {
                     if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
                         self.warn(cannot_be_used(lost));

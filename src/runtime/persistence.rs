@@ -332,7 +332,7 @@ impl Persistence {
             return e;
         };
         let store = fault.segment.map_or(&*self.store, |id| self.store_of(&SegmentId(id)));
-        match store.give_up_on(&fault) {
+        match store.note_fault(&fault) {
             Ok(true) => RuntimeError::RowsLost(fault),
             Ok(false) => EngineFault::RowsLost(fault).into(),
             Err(e) => e.into(),

@@ -56,7 +56,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
         let segment = fault.segment.map(SegmentId);
         let knows = |store: &&Store| segment.is_some_and(|id| store.segment(&id).is_ok_and(|s| s.is_some()));
         let of = [store, library].into_iter().flatten().find(knows);
-        let noted = of.map_or(Ok(false), |store| store.give_up_on(fault));
+        let noted = of.map_or(Ok(false), |store| store.note_fault(fault));
         let noted = noted.unwrap_or_else(|e| {
             shared.lookup_failed(&e);
             shared.is_damaged()
@@ -171,7 +171,7 @@ impl Wanted {
             return Ok(None);
         }
         if let Some(stored) = stored {
-            let opened = StoreError::if_known(store.open_what_can_be_read(&stored, 0))?;
+            let opened = StoreError::if_known(store.open_path(&stored, 0))?;
             // Otherwise some of it turned out damaged.
             let whole = opened.filter(|opened| opened.plan.usable + fresh.len() == path.segments().len());
             let Some(opened) = whole else { return Ok(None) };

@@ -117,15 +117,21 @@ pub struct Opened {
 impl Store {
     /// Opens the path that ends in `tip` as far as it is kept: the state at its end, and the rows of its segments from
     /// number `have` on (the caller has the others), left in their files. The reader of the rows checks their bytes
-    /// and reports a fault with [`Store::note_fault`]. A damaged file is declared missing and the next earlier state
-    /// is used; an empty result (`plan.usable == 0`) is no error.
+    /// and reports a fault with [`Store::note_fault`]. A damaged file is declared missing, one that cannot be read now
+    /// counts as lost for this process, and the next earlier state is used; an empty result (`plan.usable == 0`) is no
+    /// error.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         loop {
             let plan = self.plan_restore(tip)?;
-            // A file that turns out damaged is missing from the next plan.
-            if let Some((rows, end)) = self.open_files(plan.path.get(..plan.usable).unwrap_or_default(), have)? {
-                self.note_use(&plan.path);
-                return Ok(Opened { plan, rows, end });
+            match self.open_files(plan.path.get(..plan.usable).unwrap_or_default(), have) {
+                Ok(Some((rows, end))) => {
+                    self.note_use(&plan.path);
+                    return Ok(Opened { plan, rows, end });
+                }
+                // What turns out damaged or lost is missing from the next plan.
+                Ok(None) => {}
+                Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => {}
+                Err(e) => return Err(e),
             }
         }
     }
@@ -147,39 +153,24 @@ impl Store {
         Ok(rows.map(|rows| (rows, end)))
     }
 
-    /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process, but its record stays.
-    pub fn open_what_can_be_read(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
-        loop {
-            match self.open_path(tip, have) {
-                Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => {}
-                opened => return opened,
-            }
-        }
-    }
-
-    /// As [`Store::note_fault`], but state with a temporary fault counts as lost for this process.
-    pub fn give_up_on(&self, fault: &RowsFault) -> Result<bool> {
-        match self.note_fault(fault) {
-            Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => Ok(true),
-            noted => noted,
-        }
-    }
-
     fn leave_out(&self, id: SegmentId, why: &str) -> bool {
         lock(&self.left_out).insert(id, why.to_owned()).is_none()
     }
 
-    /// Declares the file of a failed restore missing. Returns whether there was one: then the path can be planned
-    /// anew. A temporary fault, or one that could not be recorded, is [`StoreError::StateLost`].
+    /// Declares the file of a failed restore missing; state with a fault that may pass, or that cannot be recorded,
+    /// counts as lost for this process. Returns whether there was a file: then the path can be planned anew. An error
+    /// if the state counted as lost before.
     pub fn note_fault(&self, fault: &RowsFault) -> Result<bool> {
         let Some(id) = fault.segment.map(SegmentId) else { return Ok(false) };
         let kind = match fault.part {
             StatePart::Rows => FileKind::Rows,
             StatePart::End => FileKind::End,
         };
-        if !fault.lasting || !self.declare_missing(&[(id, kind, fault.why.clone())]) {
-            return Err(StoreError::StateLost { id, why: fault.why.clone() });
+        let recorded = fault.lasting && self.declare_missing(&[(id, kind, fault.why.clone())]);
+        if recorded || self.leave_out(id, &fault.why) {
+            Ok(true)
+        } else {
+            Err(StoreError::StateLost { id, why: fault.why.clone() })
         }
-        Ok(true)
     }
 }

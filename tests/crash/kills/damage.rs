@@ -1,15 +1,13 @@
 //! Somebody damages a file, or the disk does.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sala_chat::engine::protocol::{RowSource, RowsFault};
-use sala_chat::store::{RealDisk, Save, SegmentId, Store, StoreError};
+use sala_chat::store::{RealDisk, Save, SegmentId, Store};
 
 use crate::kills::saved;
-use crate::kills::store_support::fault::{Effect, FaultDisk};
 use crate::kills::store_support::*;
 
 #[test]
@@ -66,8 +64,7 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
     let dir = tempfile::tempdir().unwrap();
     let chat = saved(dir.path());
     let tip = chat.tip.unwrap();
-    let disk = FaultDisk::new();
-    let store = open(dir.path(), disk.clone());
+    let store = open(dir.path(), RealDisk);
     let opened = store.open_path(&tip, 0).unwrap();
     assert_eq!((opened.plan.usable, opened.rows.len()), (3, 3));
     for (rows, segment) in opened.rows.iter().zip(&chat.segments) {
@@ -83,12 +80,6 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
             assert!(rows.fill(&wanted.name, 0, &mut vec![0; beyond]).is_err());
         }
     }
-    // A transient error is reported and changes nothing.
-    let opened = store.open_path(&tip, 0).unwrap();
-    disk.fail(Effect::Read, ErrorKind::TimedOut);
-    let passing = opened.rows[2].load("k.0").unwrap_err();
-    disk.heal();
-    assert!(matches!(store.note_fault(&passing), Err(StoreError::StateLost { .. })));
     assert!(!store.note_fault(&RowsFault::new("of no file")).unwrap());
     // A flipped bit costs the segment its rows: earlier segments are used.
     let opened = store.open_path(&tip, 0).unwrap();

@@ -12,18 +12,6 @@ use crate::kills::store_support::*;
 use crate::kills::{check_no_orphans, saved};
 
 #[test]
-fn an_error_that_may_pass_does_not_cost_the_state() {
-    let dir = tempfile::tempdir().unwrap();
-    let chat = saved(dir.path());
-    let disk = FaultDisk::new();
-    let store = open(dir.path(), disk.clone());
-    disk.fail(Effect::Read, ErrorKind::TimedOut);
-    assert!(matches!(restore(&store, &chat.tip.unwrap(), 0), Err(StoreError::StateLost { .. })));
-    disk.heal();
-    assert_eq!(restore(&store, &chat.tip.unwrap(), 0).unwrap().plan.usable, 3);
-}
-
-#[test]
 fn state_that_cannot_be_read_is_left_out_for_this_process_only() {
     let dir = tempfile::tempdir().unwrap();
     let chat = saved(dir.path());
@@ -31,7 +19,7 @@ fn state_that_cannot_be_read_is_left_out_for_this_process_only() {
     let store = open(dir.path(), disk.clone());
     let tip = chat.tip.unwrap();
     disk.fail(Effect::Read, ErrorKind::PermissionDenied);
-    let opened = store.open_what_can_be_read(&tip, 0).unwrap();
+    let opened = store.open_path(&tip, 0).unwrap();
     assert_eq!((opened.plan.usable, opened.rows.len()), (0, 0));
     assert!(opened.plan.lost[0].why.starts_with("its file cannot be read"), "{:?}", opened.plan.lost);
     disk.heal();
@@ -44,9 +32,12 @@ fn state_that_cannot_be_read_is_left_out_for_this_process_only() {
     disk.fail(Effect::Read, ErrorKind::TimedOut);
     let fault = opened.rows[2].load("k.0").unwrap_err();
     disk.heal();
-    assert!(next.give_up_on(&fault).unwrap());
+    assert!(next.note_fault(&fault).unwrap());
     assert_eq!(next.plan_restore(&tip).unwrap().usable, 2);
-    assert!(next.give_up_on(&fault).is_err(), "once");
+    assert!(matches!(next.note_fault(&fault), Err(StoreError::StateLost { .. })), "once");
+    // It was not recorded either.
+    let later = open(dir.path(), disk);
+    assert_eq!(later.plan_restore(&tip).unwrap().usable, 3);
 }
 
 #[test]
