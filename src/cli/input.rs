@@ -52,6 +52,8 @@ const BURST_KEYS: usize = 3;
 /// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);
 
+/// Keys that the terminal already sent arrive within this time.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// From so many characters in one burst on it is a paste: faster than typing.
 const PASTED: usize = 32;
 /// The parts of a paste arrive within this time of each other, on a slow line too.
@@ -131,7 +133,7 @@ impl Bursts {
         let mut burst: Vec<char> = text(&first).into_iter().collect();
         let mut events: Vec<Event> = translate(first).into_iter().collect();
         let continues = self.pasted.is_some_and(|at| at.elapsed() < PASTED_ON);
-        let (mut wait, mut held) = (Duration::ZERO, None);
+        let (mut wait, mut held) = (AT_ONCE, None);
         while event::poll(wait)? {
             let next = event::read()?;
             let Some(c) = text(&next) else {

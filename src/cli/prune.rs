@@ -125,7 +125,7 @@ fn prune_dry_run(
         }
         let stays = counted((trashed.len() - gone.len()) as u64, "session");
         let (state, served) = (bytes(sizes.state_bytes), bytes(all_requests));
-        lines.push(format!("State now: {state}, of requests to serve: {served}. Left in the trash: {stays}."));
+        lines.push(format!("State now: {state}, of answers by serve: {served}. Left in the trash: {stays}."));
         lines.push("Nothing was removed.".to_owned());
         lines.join("\n")
     };

@@ -42,7 +42,7 @@ pub(super) type Unread = (String, RuntimeError);
 
 impl State {
     pub fn document_rows(&self) -> Vec<DocumentRow> {
-        let row = |m: &&Message| {
+        let row = |(number, m): (u64, &Message)| {
             let d = m.meta.document.as_ref()?;
             let segment = self.here.ends.get(&m.id);
             let live = self.live_end(m.id);
@@ -50,6 +50,7 @@ impl State {
             let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
                 name: d.name.clone(),
+                number: Some(number),
                 tokens: d.tokens,
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
@@ -60,7 +61,7 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.here.tree.path().iter().filter_map(row).collect()
+        (1..).zip(self.here.tree.path()).filter_map(row).collect()
     }
 
     pub fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
@@ -107,18 +108,22 @@ impl State {
         self.show(Notice::Documents { title: "This conversation".into(), rows })
     }
 
+    /// `place`: a name or, where several documents have it, the `#number` of one; `:` and a line may follow.
     pub fn open_document(&mut self, place: String) -> Done {
-        let (name, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
-            Some((name, line)) => (name, Some(line.max(1))),
+        let (place, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
+            Some((place, line)) => (place, Some(line.max(1))),
             None => (place.as_str(), None),
         };
+        let name = place;
         let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.tree.path();
         let versions = versions(&path);
         // The new name of a file that moved is that of no document.
-        let message = match versions.iter().rfind(|v| v.name == name) {
-            Some(version) => version.first,
-            None => match self.here.document_called(name)?.and_then(|at| path.get(at)) {
+        let numbered = name.strip_prefix('#').and_then(|number| number.parse().ok());
+        let message = match (numbered, versions.iter().rfind(|v| v.name == name)) {
+            (Some(number), _) => self.here.numbered(number)?,
+            (None, Some(version)) => version.first,
+            (None, None) => match self.here.document_called(name)?.and_then(|at| path.get(at)) {
                 Some(message) => *message,
                 None => return refused(self.here.no_document(name)),
             },
@@ -137,10 +142,18 @@ impl State {
             }
             format!("    {mark}{at:>6}  {l}")
         };
-        let shown: Vec<String> = (1..).zip(text.lines()).skip(first - 1).take(PAGE_LINES).map(row).collect();
+        let mut shown: Vec<String> = (1..).zip(text.lines()).skip(first - 1).take(PAGE_LINES).map(row).collect();
+        let (last, all) = (first + shown.len() - 1, text.lines().count());
         if shown.is_empty() {
-            let lines = counted(text.lines().count() as u64, "line");
-            return refused(format!("{name} has {lines}."));
+            return refused(format!("{name} has {}.", counted(all as u64, "line")));
+        }
+        let more =
+            |lines: usize, at: usize| format!("    … {}: /open {place}:{at}", counted(lines as u64, "more line"));
+        if first > 1 {
+            shown.insert(0, more(first - 1, first.saturating_sub(PAGE_LINES).max(1)));
+        }
+        if last < all {
+            shown.push(more(all - last, last + 1 + LINES_BEFORE));
         }
         self.page(&format!("{name}:{line}{since}"), shown.join("\n"))
     }
@@ -148,6 +161,7 @@ impl State {
     pub fn list_library(&mut self) -> Done {
         let row = |d: DocumentRecord| DocumentRow {
             name: d.document.name,
+            number: None,
             tokens: d.document.tokens,
             position: None,
             lines: d.document.lines,

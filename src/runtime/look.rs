@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::follow::{Version, versions};
 use super::tree::title_of;
-use super::{Activity, Done, Notice, RuntimeError, State, first_words, refused};
+use super::{Activity, Done, Notice, RuntimeError, State, refused};
+use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Passage, Quote, Role, Sources, text_hash};
 use crate::runtime::protocol::{ContextMap, Place, Stretch};
 use crate::text::cited::{self, Index, Source};
@@ -237,6 +238,9 @@ impl State {
     pub fn quotes_page(&mut self, at: Option<u64>) -> Done {
         let (number, answer) = self.answer(at)?;
         let (parent, text) = (answer.parent, answer.text.clone());
+        if let (_, Some(nearest)) = self.quotes(parent, &text) {
+            return self.say(format!("#{number} found nothing. {nearest}"));
+        }
         let path = self.here.tree.path_to(parent);
         let documents = self.indexes.of(&path);
         let sources = sources(&documents);
@@ -283,9 +287,9 @@ fn nowhere(sources: &Sources) -> String {
     format!("No passage stood out: {where_it_was}.\n")
 }
 
-/// A text on one line, cut after `most` characters.
-fn shortened(text: &str, most: usize) -> String {
-    let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+/// A text on one line, cut after `most` characters, with control characters escaped.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    let mut words = text.split_whitespace().map(sanitize_line).collect::<Vec<_>>().join(" ");
     if let Some((end, _)) = words.char_indices().nth(most) {
         words.truncate(end);
         words.push('…');
@@ -311,7 +315,7 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
 /// A document keeps its full name, which opens it.
 fn named(message: &Message) -> String {
     let document = message.meta.document.as_ref().map(|document| document.name.clone());
-    document.unwrap_or_else(|| first_words(&title_of(message), 40))
+    document.unwrap_or_else(|| shortened(&title_of(message), 40))
 }
 
 #[derive(Debug, Default)]

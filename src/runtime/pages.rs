@@ -1,7 +1,8 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
+use super::look::shortened;
 use super::tree::title_of;
-use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, first_words, grouped};
+use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
 use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;
 use crate::core::{about, bytes, percent};
@@ -109,7 +110,7 @@ impl State {
                 Some(d) => d.tokens,
                 None => self.count(&message.text)?,
             };
-            let title = in_markdown(&first_words(&title_of(message), 36));
+            let title = in_markdown(&shortened(&title_of(message), 36));
             let state = match &message.meta.document {
                 Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
                 Some(d) if !d.complete => ", read in part",

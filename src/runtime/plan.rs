@@ -290,29 +290,27 @@ impl State {
         let (limit, reserve) = (self.engine.info.context_limit, self.reserve());
         let left = limit.saturating_sub(before + reserve);
         let fits_alone = needed.is_some_and(|needed| needed + reserve <= limit);
-        let needed = needed.map_or_else(|| format!("more than {}", grouped(limit)), grouped);
-        let (of, free) = (grouped(limit), format!("{} are kept free for the answer", grouped(reserve)));
-        let room = match fits_alone {
-            true => format!("; {} are left of {of} ({free})", grouped(left)),
-            false => format!(" and is larger than the whole context ({of}, of which {free})"),
+        let of = grouped(limit);
+        let size = match needed.map(grouped) {
+            None => format!("is longer than the whole context of {of} tokens"),
+            Some(needed) if fits_alone => {
+                format!("needs {needed} tokens; {} of {of} are left beside an answer", grouped(left))
+            }
+            Some(needed) => format!("needs {needed} tokens, more than the context of {of} holds beside an answer"),
         };
         let head = if left >= 1000 { left / 1000 * 1000 } else { left };
-        // `between` separates commands from the text around them.
-        let (shorter, anew, between) = match self.attendance {
+        let (shorter, anew) = match self.attendance {
             Attendance::Present => {
                 let part = file.filter(|_| left > 0).map(|file| format!("/load {} --head {head}", command_word(file)));
-                (part, Some("/undo, /new, /compact").filter(|_| !self.here.tree.is_empty()), " ; ")
+                (part, Some("/undo, /new, /compact").filter(|_| !self.here.tree.is_empty()))
             }
-            Attendance::Absent => {
-                (None, Some("a new session (without -r and -c)").filter(|_| self.here.has_answers()), "; ")
-            }
+            Attendance::Absent => (None, Some("a new session (without -r and -c)").filter(|_| self.here.has_answers())),
         };
         let shorter = shorter.unwrap_or_else(|| "a shorter text".to_owned());
         let anew = anew.filter(|_| fits_alone || file.is_none()).map(str::to_owned);
         let larger = "a larger --ctx or another model, where memory allows".to_owned();
         let options: Vec<String> = [Some(shorter), anew, Some(larger)].into_iter().flatten().collect();
-        let options = options.join(between);
-        RuntimeError::TooLong(format!("{what} needs {needed} tokens{room}. Nothing was read. Options: {options}."))
+        RuntimeError::TooLong(format!("{what} {size}. Nothing was read. Options: {}.", options.join("; ")))
     }
 
     /// Tokens reserved for an answer: the configured number, at most a quarter of a small context.

@@ -116,7 +116,7 @@ impl Session {
         let path = self.tree.path();
         let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
         if names.is_empty() {
-            return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
+            return format!("No document {name}: none is loaded here. /load PATH reads one.");
         }
         no_document(name, "this conversation", names, "/docs")
     }

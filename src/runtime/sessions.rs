@@ -280,7 +280,7 @@ impl Verb {
             false => self.disk.store.limits.trash_time(),
         };
         let text = format!(
-            "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
+            "Delete \"{}\" ({}, {} of state of its own)? It stays in the trash {stays}.",
             record.name,
             self.disk.store.extent(record.id)?,
             crate::core::bytes(own)

@@ -23,7 +23,7 @@ impl Verb {
         let (siblings, here) = match (c.branches_below(), c.branching()) {
             (Some(below), _) => (below, None),
             (None, Some(at)) => (c.siblings(at), c.siblings(at).iter().position(|s| *s == at)),
-            (None, None) => return refused("There is only one branch. /edit, /regen and /fork make others."),
+            (None, None) => return refused("There is only one branch. /edit and /regen make others."),
         };
         let of = siblings.len();
         let to = match sibling {

@@ -119,12 +119,12 @@ impl Verb {
             GotoTarget::Mark(name) => {
                 let Some(id) = self.here.labels.get(&name).copied() else {
                     let names: Vec<&str> = self.here.labels.keys().map(String::as_str).collect();
-                    let there =
-                        if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    return refused(format!(
-                        "No mark \"{name}\".{} There are: {there}. /timeline goes to any message.",
-                        meant(&name, names)
-                    ));
+                    let there = match names.is_empty() {
+                        true => "/mark NAME sets one".to_owned(),
+                        false => format!("Marks: {}", names.join(", ")),
+                    };
+                    let near = meant(&name, names);
+                    return refused(format!("No mark \"{name}\".{near} {there}. /timeline goes to any message."));
                 };
                 self.go_to(id, &format!("At \"{name}\",")).await
             }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
 use crate::engine::protocol::{Cancel, ModelInfo, Token};
+use crate::text::surrogates;
 
 const BODY_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a body: several times the longest context.
@@ -68,8 +70,9 @@ pub(super) fn by_id(
 }
 
 fn parse(bytes: &[u8]) -> Result<Value> {
-    let not_json = |e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}"));
-    let value: Value = serde_json::from_slice(bytes).map_err(not_json)?;
+    let not_json = |e: &dyn Display| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}"));
+    let text = str::from_utf8(bytes).map_err(|e| not_json(&e))?;
+    let value: Value = serde_json::from_str(&surrogates::mended(text)).map_err(|e| not_json(&e))?;
     if objects(&value) > BODY_OBJECTS {
         let what = "messages, parts of them and other objects; send fewer";
         let message = format!("the body has more than {BODY_OBJECTS} {what}");

@@ -11,13 +11,14 @@ mod open_webui;
 mod tree;
 mod values;
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use rusqlite::params;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use zip::ZipArchive;
 
 use self::values::parsed;
 use super::arrival::{Imported, Skipped, arrive, plain_name};
@@ -33,6 +34,9 @@ use crate::core::files;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
+/// The conversations in the zip that ChatGPT sends.
+const IN_ZIP: &str = "conversations.json";
+const ZIP: &[u8] = b"PK\x03\x04";
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 const PIECE_BYTES: usize = 1 << 20;
 /// Sessions removed in one transaction.
@@ -62,9 +66,8 @@ impl Store {
             return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
         }
         self.writable()?;
-        let mark = BYTE_ORDER_MARK.len() as u64;
-        let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
-        let at = if marked { mark } else { 0 };
+        let begins = |with: &[u8]| self.disk.read_at(&real, 0, with.len() as u64).is_ok_and(|b| b == with);
+        let at = if begins(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() as u64 } else { 0 };
         let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
         let mut reading = Reading {
             store: self,
@@ -77,7 +80,15 @@ impl Store {
             imported: Imported::default(),
             failed: None,
         };
-        let whole = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
+        let whole = match begins(ZIP) {
+            true => {
+                let unusable = |e| watch.or_stopped(bad(format!("a zip without a readable {IN_ZIP} ({e})")));
+                let mut zip = ZipArchive::new(pieces).map_err(unusable)?;
+                let entry = zip.by_name(IN_ZIP).map_err(unusable)?;
+                reading.read(BufReader::with_capacity(PIECE_BYTES, entry.take(files::IMPORT_BYTES)))
+            }
+            false => reading.read(BufReader::with_capacity(PIECE_BYTES, pieces)),
+        };
         let read = match (reading.failed.take(), whole) {
             (Some(e), _) => Err(e),
             (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
@@ -109,6 +120,18 @@ impl Read for Pieces<'_> {
         self.at += piece as u64;
         (self.watch.progress)(self.at, self.bytes);
         Ok(piece)
+    }
+}
+
+impl Seek for Pieces<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.bytes.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = place.filter(|at| *at <= self.bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
     }
 }
 

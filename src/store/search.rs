@@ -57,13 +57,14 @@ impl Store {
     /// Messages that contain every word of `query` (`"in quotes"`: a phrase), best first, ignoring case. New texts are
     /// indexed first ([`Store::index_texts`]). Reads a few texts at a time, so that others can read in between.
     pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchRow>> {
-        // A text that cannot be indexed now (a full disk) is missing from the result; the search still succeeds.
-        if let Err(StoreError::Stopped) = self.index_texts(watch) {
-            return Err(StoreError::Stopped);
-        }
+        let indexes = match self.index_texts(watch) {
+            Err(StoreError::Stopped) => return Err(StoreError::Stopped),
+            indexed => indexed.is_ok(),
+        };
         let words = words(query);
         let Some(first) = words.first() else { return Ok(Vec::new()) };
-        let (indexed, scanned) = divided(&words);
+        // Texts that cannot be indexed now (a full disk, a damaged database) are scanned.
+        let (indexed, scanned) = divided(&words, if indexes { INDEXED_WORDS } else { 0 });
         let sql = match indexed.is_empty() {
             true => "SELECT id, session FROM message WHERE ?1 = '' ORDER BY id DESC",
             false => {
@@ -146,10 +147,10 @@ impl Shown {
 }
 
 /// Words for the index, quoted, and words to search in the texts that it finds: too short for the index, or too many.
-fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
+fn divided(words: &[String], most: usize) -> (Vec<String>, Vec<String>) {
     let (mut indexed, mut scanned) = (Vec::new(), Vec::new());
     for word in words {
-        match word.chars().count() >= 3 && indexed.len() < INDEXED_WORDS {
+        match word.chars().count() >= 3 && indexed.len() < most {
             true => indexed.push(format!("\"{}\"", word.replace('"', "\"\""))),
             false => scanned.push(folded(word)),
         }

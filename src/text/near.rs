@@ -6,7 +6,10 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .map(|c| (strsim::damerau_levenshtein(&word, &c.to_lowercase()), c))
-        .filter(|(distance, c)| *distance <= 1 + word.chars().count().min(c.chars().count()) / 4)
+        .filter(|(distance, c)| {
+            let shorter = word.chars().count().min(c.chars().count());
+            *distance <= 1 + shorter / 4 && *distance < c.chars().count()
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }
@@ -35,6 +38,7 @@ mod tests {
         assert_eq!(nearest("tehme", ["theme", "mouse"]), Some("theme"));
         assert_eq!(nearest("lod", ["load", "look", "library"]), Some("load"));
         assert_eq!(nearest("xyz", ["load", "look"]), None);
+        assert_eq!(nearest("m", ["?"]), None);
         assert_eq!(meant("tehme", ["theme", "mouse"]), " Did you mean theme?");
         assert_eq!(meant("xyz", ["load", "look"]), "");
         let sentence = no_document("plan", "the library", ["plan.md", "notes.txt"], "/library");

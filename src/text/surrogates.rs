@@ -1,5 +1,7 @@
 //! Surrogates in JSON: two escapes are a character beyond U+FFFF, and one alone is not valid in a text. Pure.
 
+use std::borrow::Cow;
+
 pub const fn is_high(unit: u16) -> bool {
     unit & 0xFC00 == 0xD800
 }
@@ -12,6 +14,14 @@ pub const fn is_low(unit: u16) -> bool {
 fn escape(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     u16::from_str_radix(digits, 16).ok()
+}
+
+/// JSON with U+FFFD for every lone surrogate, which other programs write where they cut a character.
+pub fn mended(json: &str) -> Cow<'_, str> {
+    match json.contains(r"\ud") || json.contains(r"\uD") {
+        true => replaced(json, |_| r"\ufffd".to_owned()).into(),
+        false => json.into(),
+    }
 }
 
 /// JSON with every lone surrogate replaced.

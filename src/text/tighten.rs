@@ -67,7 +67,8 @@ impl Pass<'_> {
         let parts = |name: &str| keywords.get(name).and_then(Value::as_array).map_or(0, Vec::len);
         let combining = SAME_VALUE.iter().filter(|name| has(name)).count();
         let combined = combining > 1 || parts("allOf") > 1 || combining == 1 && (has("properties") || has("not"));
-        let opens = OPENS.iter().any(|name| has(name));
+        let opened = OPENS.iter().filter(|name| has(name)).count();
+        let opens = opened > 0;
         let within = open || combined || opens;
         if let Some(Value::String(reference)) = keywords.get("$ref")
             && within
@@ -88,6 +89,12 @@ impl Pass<'_> {
             if keywords.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
                 keywords.remove("format");
             }
+            if keywords.get("unevaluatedProperties") == Some(&json!(false)) && combining == 0 && opened == 1 {
+                keywords.insert("additionalProperties".to_owned(), json!(false));
+                keywords.remove("unevaluatedProperties");
+            }
+            let conditional = has_branch(keywords);
+            keywords.retain(|name, value| !holds_always(name, value, conditional));
             exact(keywords)?;
         }
         for (keyword, value) in keywords.iter_mut() {
@@ -117,6 +124,23 @@ impl Pass<'_> {
     }
 }
 
+fn has_branch(keywords: &Map<String, Value>) -> bool {
+    keywords.contains_key("then") || keywords.contains_key("else")
+}
+
+/// Keywords that hold for every value; the compiler refuses them by their names.
+fn holds_always(keyword: &str, value: &Value, conditional: bool) -> bool {
+    let anything = *value == json!(true) || *value == json!({});
+    match keyword {
+        "propertyNames" => anything || *value == json!({ "type": "string" }),
+        "unevaluatedProperties" | "unevaluatedItems" => anything,
+        "dependentRequired" | "dependentSchemas" => *value == json!({}),
+        "uniqueItems" => *value == json!(false),
+        "if" => !conditional,
+        _ => false,
+    }
+}
+
 /// Moves limits inwards to numbers that a `f64` holds, as the compiler has no other, and refuses values that it does not hold.
 fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
     for name in ["const", "enum", "multipleOf"] {
@@ -124,7 +148,11 @@ fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
             return Err(format!("{name} {number} is beyond the whole numbers that can be kept exactly (up to 2^53)"));
         }
     }
-    for name in ["minLength", "minItems", "maxLength", "maxItems"] {
+    for name in ["minLength", "minItems", "maxLength", "maxItems", "minProperties", "maxProperties"] {
+        // `2.0` is a size as well.
+        let float = keywords.get(name).filter(|size| size.is_f64()).and_then(Value::as_f64);
+        let whole = float.filter(|size| size.fract() == 0.0 && *size >= 0.0);
+        keywords.extend(whole.map(|size| (name.to_owned(), json!(size as u64))));
         let Some(size) = keywords.get(name).filter(|size| size.as_f64() > Some(MOST_SIZE)) else { continue };
         if name.starts_with("min") {
             return Err(format!("{name} {size} is more than an answer can hold"));
@@ -277,6 +305,30 @@ mod tests {
         // A property of that name is none.
         let property = json!({ "properties": { "format": { "type": "string" } }, "additionalProperties": true });
         assert_eq!(tightened(property.clone()).unwrap(), property);
+    }
+
+    #[test]
+    fn keywords_that_hold_for_every_value_are_left_out() {
+        let schema = json!({
+            "type": "object", "additionalProperties": { "type": "string", "maxLength": 2.0 },
+            "propertyNames": { "type": "string" }, "unevaluatedProperties": true, "dependentRequired": {},
+            "dependentSchemas": {}, "if": { "required": ["a"] },
+        });
+        let left = json!({ "type": "object", "additionalProperties": { "type": "string", "maxLength": 2 } });
+        assert_eq!(tightened(schema), Ok(left));
+        let list = json!({ "type": "array", "uniqueItems": false });
+        assert_eq!(tightened(list), Ok(json!({ "type": "array" })));
+        for kept in [json!({ "uniqueItems": true }), json!({ "if": true, "then": { "required": ["a"] } })] {
+            assert_eq!(tightened(kept.clone()), Ok(kept));
+        }
+        let flat = |word: &str| json!({ "type": "object", "properties": { "a": {} }, word: false });
+        assert_eq!(tightened(flat("unevaluatedProperties")), Ok(flat("additionalProperties")));
+        for both in [
+            json!({ "properties": {}, "allOf": [{}], "unevaluatedProperties": false }),
+            json!({ "anyOf": [{ "properties": {}, "additionalProperties": false }], "unevaluatedProperties": false }),
+        ] {
+            assert_eq!(tightened(both.clone()), Ok(both));
+        }
     }
 
     #[test]

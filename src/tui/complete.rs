@@ -303,6 +303,7 @@ mod tests {
         let mut app = App { sessions, ..App::default() };
         app.open.view.tree.documents = vec![DocumentRow {
             name: "notes.md".into(),
+            number: None,
             tokens: 1,
             position: None,
             lines: 1,

@@ -11,7 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{clip, cluster_width, width};
 use super::keys::Action;
-use crate::core::sanitize::sanitize;
+use crate::core::{grouped, sanitize::sanitize};
 use crate::text::with_newlines;
 
 const UNDO_STEPS: usize = 200;
@@ -285,7 +285,8 @@ impl Clipboard {
             1 => "1 line".to_owned(),
             n => format!("{n} lines"),
         };
-        let placeholder = format!("[paste {}: {lines}, {} characters]", self.pastes.len() + 1, pasted.chars().count());
+        let characters = grouped(pasted.chars().count() as u64);
+        let placeholder = format!("[paste {}: {lines}, {characters} characters]", self.pastes.len() + 1);
         self.pastes.push((placeholder.clone(), pasted.into()));
         placeholder
     }
@@ -406,12 +407,12 @@ mod tests {
         c.insert("/docs");
         assert_eq!(c.take(), "/docs");
         c.perform(Action::Yank);
-        assert_eq!((c.text(), c.expanded()), ("see [paste 1: 1 line, 1200 characters]", format!("see {one}")));
+        assert_eq!((c.text(), c.expanded()), ("see [paste 1: 1 line, 1,200 characters]", format!("see {one}")));
         // The input of another session has the same pastes.
         let mut other = Composer { clipboard: c.clipboard.clone(), ..Composer::default() };
         other.paste(&two, 800, 10);
         other.perform(Action::Yank);
-        assert_eq!(other.text(), "[paste 2: 1 line, 1200 characters]see [paste 1: 1 line, 1200 characters]");
+        assert_eq!(other.text(), "[paste 2: 1 line, 1,200 characters]see [paste 1: 1 line, 1,200 characters]");
         other.perform(Action::Yank);
         assert_eq!(other.expanded(), format!("{two}see {one}see {one}"));
         other.perform(Action::Left);

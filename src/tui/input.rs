@@ -295,7 +295,7 @@ fn is_about_the_transcript(action: Action) -> bool {
 
 fn selected_key(app: &mut App, key: Key) -> bool {
     let Some((number, message)) = app.open.transcript.selected_message() else { return false };
-    let document = message.meta.document.as_ref().map(|d| d.name.clone());
+    let is_document = message.meta.document.is_some();
     if key.ctrl || key.alt {
         return false;
     }
@@ -322,13 +322,11 @@ fn selected_key(app: &mut App, key: Key) -> bool {
         Code::Char('e') => Request::EditOpen(Some(number)),
         Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
         Code::Char('f') => Request::Fork { at: Some(number), name: None },
-        Code::Enter => match document {
-            Some(name) => Request::Open(name),
-            None => {
-                app.open.transcript.open_selected();
-                return true;
-            }
-        },
+        Code::Enter if is_document => Request::Open(format!("#{number}")),
+        Code::Enter => {
+            app.open.transcript.open_selected();
+            return true;
+        }
         _ => return false,
     };
     if request.while_busy() == WhileBusy::Waits

@@ -255,6 +255,7 @@ impl ListView {
             }
             (Kind::Sessions, _) if self.picked.rename.is_some() => "Enter renames   Esc keeps the name",
             (Kind::Answers, _) if self.open => "asking   Esc stops",
+            (Kind::Help, None | Some(Item::Heading(_))) => "type to filter   Esc closes",
             (_, Some(Item::Help(HelpRow { line: None, .. }))) => "type to filter   Enter or Esc closes",
             (kind, _) => kind.keys(),
         }

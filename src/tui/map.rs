@@ -100,7 +100,7 @@ pub fn rows(map: &ContextMap) -> Vec<MapRow> {
         let share: f64 = map.looked.iter().filter(|(b, _)| inside(*b)).map(|(_, share)| f64::from(*share) / 1e4).sum();
         let (kind, opens) = match s.place {
             Place::System => ("system", None),
-            Place::Document => ("document", Some(Request::Open(s.name.clone()))),
+            Place::Document => ("document", Some(Request::Open(format!("#{}", s.number)))),
             Place::Turn => ("turn", None),
         };
         let looked = if share >= LOOKED { format!("{:.0}%", share * 100.0) } else { String::new() };
@@ -186,7 +186,7 @@ mod tests {
         let rows = rows(&map());
         let opened: Vec<_> = rows.iter().map(|r| r.opens.clone()).collect();
         let look = Request::Look { at: Some(4), passage: Some(1) };
-        assert_eq!(opened, [None, Some(Request::Open("war.txt".into())), Some(look), None]);
+        assert_eq!(opened, [None, Some(Request::Open("#2".into())), Some(look), None]);
         let lines = sentences(&map());
         assert!(lines[1].contains("document #2 war.txt, looked at 63%"), "{lines:?}");
         assert!(lines[2].starts_with("tokens 2,560 to 2,687: [1] "), "{lines:?}");

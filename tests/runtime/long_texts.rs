@@ -54,9 +54,7 @@ fn what_the_context_cannot_hold_is_refused_by_name_and_limit_without_being_count
     t.send(Request::Ask(letters));
     let (note, _) = refusal(&mut t);
     assert!(
-        note.starts_with(
-            "This question needs more than 200,000 tokens and is larger than the whole context (200,000, "
-        ),
+        note.starts_with("This question is longer than the whole context of 200,000 tokens. Nothing was read."),
         "{note}"
     );
     assert_eq!(t.work(), (0, 0));

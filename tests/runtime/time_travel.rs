@@ -401,13 +401,10 @@ fn going_to_a_message_that_is_not_here_says_where_to_look() {
     let note = t.note(Request::Goto(GotoTarget::Message(MessageId(1 << 40))));
     assert!(note.contains("another session"), "{note}");
     let note = t.note(Request::Goto(GotoTarget::Mark("nowhere".into())));
-    assert_eq!(note, "No mark \"nowhere\". There are: none yet; /mark NAME sets one. /timeline goes to any message.");
+    assert_eq!(note, "No mark \"nowhere\". /mark NAME sets one. /timeline goes to any message.");
     t.note(Request::Mark("somewhere".into()));
     let note = t.note(Request::Goto(GotoTarget::Mark("somwhere".into())));
-    assert_eq!(
-        note,
-        "No mark \"somwhere\". Did you mean somewhere? There are: somewhere. /timeline goes to any message."
-    );
+    assert_eq!(note, "No mark \"somwhere\". Did you mean somewhere? Marks: somewhere. /timeline goes to any message.");
     let note = t.note(Request::Undo(5));
     assert!(note.starts_with("Went back one exchange to the beginning: 0 tokens shared, 0 read again"), "{note}");
     assert_eq!(t.note(Request::Undo(1)), "Nothing to undo: the conversation is empty.");

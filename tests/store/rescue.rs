@@ -79,6 +79,7 @@ fn text_hidden_by_a_damaged_schema_is_in_the_new_database() {
         let Access::ReadOnly { why } = &store.access else { panic!("{n}: {:?}", store.access) };
         assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{n}: {why}");
         assert_eq!(store.path(chat.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
+        assert_eq!(store.search("question 1", 10, &Watch::NONE).unwrap().len(), 1, "{n}: and found");
         drop(store);
 
         let rescued = rescued(&root);

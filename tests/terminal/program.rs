@@ -194,6 +194,17 @@ fn a_paste_that_arrives_in_several_parts_is_one_paste() {
 }
 
 #[test]
+fn a_burst_longer_than_one_read_shows_to_its_end() {
+    let mut t = start();
+    t.send(format!("{}LASTWORD", "word ".repeat(600)).as_bytes());
+    t.wait_for("LASTWORD");
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn keys_that_leave_the_screen_are_no_keys_within_a_paste() {
     let home = tempfile::tempdir().unwrap();
     let mut command = pty::program(home.path(), &["--device", "cpu"]);

@@ -114,7 +114,7 @@ impl Settings {
             self.preset = "custom".into();
         }
         let name = row.session.map_or(row.name, |way| way.name);
-        Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
+        Ok(format!("From the next answer on: {name} = {}.", self.value(row).unwrap_or_default()))
     }
 
     /// Takes one setting from others, with what counts there for this run only.

@@ -115,7 +115,7 @@ impl Verb {
         }
         if again.answered && self.engine.server().is_none() {
             let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
-            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
+            self.info(format!("{} answers: {shared} tokens shared, {read} read for the question.", answers.len()));
         }
         self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.message.meta.seed)).collect()));
         // No token has arrived yet.

@@ -1,6 +1,6 @@
 //! `/changes`, `/since`, and the documents that bring the followed files up to date before a question. `/watch`: a
-//! question that is answered again after each change. Neither question nor answer enters the conversation; a page shows
-//! an answer that differs from the one before.
+//! question that is answered again after each change. The updates enter the conversation, question and answer do not; a
+//! page shows an answer that differs from the one before.
 
 use super::super::ask::Shown;
 use super::super::task::Doing;
@@ -19,9 +19,10 @@ impl Verb {
     /// `/since [QUESTION]`: asks about what changed since the last question.
     pub async fn since(&mut self, question: Option<String>) -> Done {
         let pending = self.pending_now().await?;
-        let mut names: Vec<String> = pending.iter().filter_map(|p| Some(p.document()?.0)).collect();
+        let mut names = self.read_since_the_question();
+        names.extend(pending.iter().filter_map(|p| Some(p.document()?.0)));
         if names.is_empty() {
-            return self.say("Nothing changed since the last question.");
+            return refused("Nothing changed since the last question.");
         }
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -53,12 +54,15 @@ impl Verb {
         if more > 0 {
             text.push_str(&format!("    and {more} more\n"));
         }
+        let read = self.read_since_the_question();
+        read.iter().for_each(|name| text.push_str(&format!("    {:<10}  {name}\n", "read")));
         let new = match self.options.config.follow.new {
             NewFiles::Ask => "asks about new files",
             NewFiles::Take => "reads new files",
             NewFiles::Ignore => "ignores other new files",
         };
         text.push_str(&match pending.iter().all(|p| matches!(p.what, What::Unreadable(_))) {
+            true if !read.is_empty() => String::new(),
             true => "No text changed since it was read.\n".to_owned(),
             false => format!("\nThe next question reads these changes and {new} (follow.new).\n"),
         });
@@ -145,7 +149,7 @@ impl Verb {
             });
         };
         self.here.may_write()?;
-        self.followed()?.watches.push(Watch { question, answer: String::new() });
+        self.followed()?.watches.push(Watch { question, answer: None });
         self.watch_again().await
     }
 
@@ -162,12 +166,12 @@ impl Verb {
         let mut at = 0;
         while let Some(question) = self.followed()?.watches.get(at).map(|watch| watch.question.clone()) {
             let answer = self.answer_aside(&question, Shown::Greedily).await?;
-            let text = lines(&answer);
             // The user may have ended it meanwhile.
             if let Some(watch) = self.followed()?.watches.get_mut(at).filter(|watch| watch.question == question) {
-                let before = std::mem::replace(&mut watch.answer, text.clone());
-                if before != text {
-                    let before = if before.is_empty() { before } else { format!("\nBefore:\n\n{before}") };
+                let text = lines(&answer);
+                let before = watch.answer.replace(answer);
+                if before.as_ref().map(|before| &before.text) != watch.answer.as_ref().map(|now| &now.text) {
+                    let before = before.map_or(String::new(), |before| format!("\nBefore:\n\n{}", lines(&before)));
                     let shown = in_markdown(&question).replace('\n', "\\\n");
                     let page = format!("{shown}\n\n{text}{before}\n/watch off ends it.\n");
                     self.report(Notice::Page { title: "Watched".into(), text: page });
@@ -180,6 +184,16 @@ impl Verb {
 }
 
 impl State {
+    /// Names of the updates that a watch read after the last question.
+    fn read_since_the_question(&self) -> Vec<String> {
+        let path = self.here.tree.path();
+        let since = path.into_iter().rev().take_while(|m| m.role == Role::Document);
+        let updates = since.filter_map(|m| m.meta.document.as_ref().filter(|d| d.once && d.path.is_some()));
+        let mut names: Vec<String> = updates.map(|d| d.name.clone()).collect();
+        names.reverse();
+        names
+    }
+
     /// A document that the next prompt contains completely.
     pub fn read_document(
         &self,
@@ -218,7 +232,7 @@ impl State {
 
 pub(super) struct Watch {
     question: String,
-    answer: String,
+    answer: Option<Message>,
 }
 
 fn lines(answer: &Message) -> String {

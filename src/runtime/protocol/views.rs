@@ -75,6 +75,8 @@ pub struct LibraryName {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentRow {
     pub name: String,
+    /// Number of its message; `None` in the library.
+    pub number: Option<u64>,
     pub tokens: u64,
     /// First token position in this conversation; `None` in the library.
     pub position: Option<u64>,
@@ -84,6 +86,13 @@ pub struct DocumentRow {
     pub kept: bool,
     pub bytes: u64,
     pub used_ms: i64,
+}
+
+impl DocumentRow {
+    /// What [`Request::Open`](crate::config::commands::Request::Open) takes.
+    pub fn place(&self) -> String {
+        self.number.map_or_else(|| self.name.clone(), |number| format!("#{number}"))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

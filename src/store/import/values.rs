@@ -8,9 +8,7 @@ use crate::text::surrogates;
 
 /// A conversation of a file; half a surrogate pair reads as U+FFFD. `Null` for one that is nested too deep.
 pub(super) fn parsed(json: &str) -> Value {
-    let has_surrogates = json.contains(r"\ud") || json.contains(r"\uD");
-    let whole = has_surrogates.then(|| surrogates::replaced(json, |_| r"\ufffd".to_owned()));
-    serde_json::from_str(whole.as_deref().unwrap_or(json)).unwrap_or_default()
+    serde_json::from_str(&surrogates::mended(json)).unwrap_or_default()
 }
 
 /// The items of an object, or of a list, named by their ids or those of their messages, else by their numbers.

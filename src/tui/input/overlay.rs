@@ -115,7 +115,7 @@ fn enter(app: &mut App) {
                 }
             }
             (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
-            (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
+            (_, Some(Item::Document(row))) => Some(Request::Open(row.place())),
             (_, Some(Item::Place(row))) => {
                 let message = app.open.transcript.numbered(row.number).map(|m| m.id);
                 if let Some(id) = message.filter(|_| row.opens.is_none()) {

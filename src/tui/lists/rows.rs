@@ -137,7 +137,7 @@ pub(in super::super) fn lanes(r: &TimelineRow, most: usize) -> String {
 
 fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let lane = lanes(r, 12);
-    let mark = if r.kept { "ckpt" } else { "    " };
+    let mark = if r.kept { "kept" } else { "    " };
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
     let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));

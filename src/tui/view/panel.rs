@@ -110,14 +110,14 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
             let lane = lanes(r, 4);
-            let mark = if r.kept { "ckpt" } else { "" };
+            let mark = if r.kept { "kept" } else { "" };
             let head = if r.head { " <-" } else { "" };
             let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
             let title = ellipsis(&format!("{}{label}", r.title), 24usize.saturating_sub(lane.len()));
             let face = if r.current { Role::Text } else { Role::Dim };
             lines.line(&format!("{:>4}  {lane}o- {} {mark}{head}", r.place(), fit(&title, 24 - lane.len())), face);
         }
-        lines.line(&format!("{} on this branch", counted(m.checkpoints, "checkpoint")), Role::Dim);
+        lines.line(&format!("{} on this branch", counted(m.checkpoints, "kept state")), Role::Dim);
     }
     lines.title("engine");
     if let Some(info) = &app.model {

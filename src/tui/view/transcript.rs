@@ -100,6 +100,11 @@ pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
             grouped(r.total)
         ),
     };
+    // The totals are below the edge of a small window.
+    let title = match area.height < 12 {
+        true => format!(" {}%{title}", percent(r.done, r.total)),
+        false => title,
+    };
     painter.text(area, 1, &title, Role::Heading);
     let name_cells = usize::from(area.width).saturating_sub(52).clamp(14, 40);
     painter.text(area, 3, &format!("   {} {:>10}   state", fit("file", name_cells), "tokens"), Role::Dim);

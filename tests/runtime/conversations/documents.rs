@@ -205,7 +205,7 @@ fn load_advice_in_a_shell_names_options_of_the_shell() {
     let cases = [
         (load("dump.bin"), 65_536, "dump.bin: not text (NUL at byte 4). Convert it to text first."),
         (ask_all(), 65_536, "There is no document in the library. sala-chat library add FILE puts one there."),
-        (load("long.txt"), 1_024, "larger than the whole context (1,024, "),
+        (load("long.txt"), 1_024, "the whole context of 1,024 tokens"),
         (Request::Ask(full), 1_024, "tokens left."),
     ];
     for (request, context_limit, says) in cases {
@@ -250,6 +250,16 @@ fn a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change() {
     assert_eq!(title, "a/one.txt:3");
     let marked: Vec<&str> = text.lines().filter(|l| l.starts_with("    >")).collect();
     assert_eq!(marked, ["    >     3  One line."]);
+    // By its number, where two documents have one name. A page is a part of a long text.
+    std::fs::write(dir.path().join("b/same.txt"), "b\n".repeat(420)).unwrap();
+    t.load("b/same.txt");
+    let mut page = |place: &str| {
+        t.send(Request::Open(place.into()));
+        t.wait("a page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None })
+    };
+    assert!(page("same.txt:15").starts_with("    … 4 more lines: /open same.txt:1\n"));
+    assert!(page("same.txt").ends_with("    … 20 more lines: /open same.txt:411"));
+    assert_eq!(["#3", "#4:410"].map(|place| page(place).lines().count()), [20, 22]);
     assert_eq!(t.note(Request::Open("on.txt".into())), "No document on.txt in this conversation. /docs lists them.");
     t.send(Request::Load {
         paths: vec!["a/one.txt".into()],

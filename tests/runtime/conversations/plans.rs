@@ -14,10 +14,10 @@ fn a_new_session_is_offered_where_it_helps() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     t.load("small.txt");
     let note = t.load("half.txt");
-    assert!(note.starts_with("half.txt needs ") && note.contains(" are left of 1,000 (64 are kept free"), "{note}");
-    assert!(!note.contains("more than") && note.contains(" ; /undo, /new, /compact ; "), "{note}");
+    assert!(note.starts_with("half.txt needs ") && note.contains(" of 1,000 are left beside an answer"), "{note}");
+    assert!(!note.contains("more than") && note.contains("; /undo, /new, /compact; "), "{note}");
     let note = t.load("big.txt");
-    assert!(note.contains("larger than the whole context") && !note.contains("/new"), "{note}");
+    assert!(note.contains("the whole context of 1,000") && !note.contains("/new"), "{note}");
     t.quit();
 }
 
@@ -27,9 +27,11 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let note = t.load("big.txt");
     let file = dir.path().join("big.txt").display().to_string();
-    let larger = " and is larger than the whole context (1,000, of which 64 are kept free for the answer)";
-    let rest = format!("{larger}. Nothing was read. Options: /load {file} --head 936 ; a larger --ctx");
-    assert!(note.starts_with("big.txt needs more than 1,000 tokens") && note.contains(&rest), "{note}");
+    let all = format!(
+        "big.txt is longer than the whole context of 1,000 tokens. Nothing was read. \
+         Options: /load {file} --head 936; a larger --ctx or another model, where memory allows."
+    );
+    assert_eq!(note, all);
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
         Notice::Input { text, .. } => Some(text.clone()),
@@ -48,7 +50,7 @@ fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 3000, ..Setup::default() });
     let note = t.load("a folder/big one.txt");
     let (_, options) = note.split_once("Options: ").unwrap();
-    let (line, _) = options.split_once(" ; ").unwrap();
+    let (line, _) = options.split_once("; ").unwrap();
     assert!(line.ends_with(" --head 2000"), "{note}");
     let Outcome::Runtime(load) = parse(line, None).unwrap().outcome else { panic!("{line}") };
     t.send(load);
@@ -134,7 +136,7 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     // Enter is no choice here: nothing is loaded, and the note names the alternatives.
     t.send(Request::Choose { question, key: '\n' });
     let note = t.note_with("Nothing was read");
-    assert!(note.starts_with("A load of 3 files needs "), "{note}");
+    assert!(note.starts_with("A load of 3 files is longer than the whole context"), "{note}");
     t.send(load);
     let (question, ..) = plan(&mut t);
     let files = vec![1];

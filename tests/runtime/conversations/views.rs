@@ -93,7 +93,7 @@ fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
     let (id, _) = question(&mut t);
     assert_eq!(used(&t), 0);
     t.send(Request::Choose { question: id, key: '\n' });
-    t.note_with("are kept free for the answer");
+    t.note_with("holds beside an answer");
     t.send(Request::Undo(1));
     t.sync();
     assert!(used(&t) > 2_048, "{}", used(&t));

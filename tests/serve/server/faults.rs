@@ -102,6 +102,9 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
     let json = "content-type: application/json; charset=utf-8\r\n";
     assert_eq!(post(json, "{\"a\":").error().1, "invalid_json");
     assert_eq!(post(json, "").error().1, "invalid_json");
+    // A character that a program cut in half.
+    let cut = post(json, r#"{"messages": [{"role": "user", "content": "\ud83d half"}], "max_tokens": 1}"#);
+    assert!(cut.json()["choices"].is_array(), "{}", cut.json());
     assert_eq!(post(json, &"[".repeat(100_000)).error().1, "invalid_json");
     let huge = server.raw(&format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 999999999999\r\nconnection: close\r\n\r\n{{"

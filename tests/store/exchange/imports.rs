@@ -222,6 +222,27 @@ fn a_byte_order_mark_is_no_part_of_an_export() {
     }
 }
 
+#[test]
+fn the_zip_of_an_export_is_imported() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    let file = dir.path().join("export.zip");
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&file).unwrap());
+    for (name, text) in [
+        ("chat.html", "<html>"),
+        ("conversations.json", r#"[{"chat":{"title":"Zipped","messages":[{"role":"user","content":"Hi"}]}}]"#),
+    ] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        std::io::Write::write_all(&mut zip, text.as_bytes()).unwrap();
+    }
+    zip.finish().unwrap();
+    assert_eq!(bench.store.import(&file, &Watch::NONE).unwrap().sessions.len(), 1);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let why = bench.store.import(&file, &Watch::NONE).unwrap_err().to_string();
+    assert!(why.contains("a zip without a readable conversations.json ("), "{why}");
+}
+
 /// Files of each form with something broken or odd in them, and the texts of each of their sessions.
 #[test]
 fn broken_parts_of_a_file_are_skipped_in_every_format() {

@@ -354,6 +354,7 @@ pub fn timeline() -> Vec<sala_chat::runtime::protocol::TimelineRow> {
 pub fn documents() -> Vec<sala_chat::runtime::protocol::DocumentRow> {
     let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::runtime::protocol::DocumentRow {
         name: name.into(),
+        number: None,
         tokens,
         position: Some(position),
         lines: tokens / 12,

@@ -47,7 +47,7 @@ fn a_cleared_folded_paste_returns_as_a_paste() {
     s.event(Event::Paste(long.clone())).press("ctrl-c").type_text("/docs").press("enter");
     s.notify(Notice::Page { title: "Documents".into(), text: "none".into() });
     s.press("esc ctrl-y");
-    assert_eq!(s.app.open.composer.text(), "[paste 1: 1 line, 1200 characters]");
+    assert_eq!(s.app.open.composer.text(), "[paste 1: 1 line, 1,200 characters]");
     s.press("enter");
     assert_eq!(s.sent(), [Request::Docs, Request::Ask(long)]);
 }

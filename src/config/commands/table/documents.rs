@@ -124,7 +124,7 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
 fn pages(range: &str) -> Result<(u32, u32), String> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let pages = first.parse().ok().zip(last.parse().ok()).filter(|(first, last)| (1..=*last).contains(first));
-    pages.ok_or_else(|| format!("--pages {range} are no pages; write for example 3-9"))
+    pages.ok_or_else(|| format!("--pages takes a range such as 3-9, not {range}"))
 }
 
 fn follow(a: &Args<'_>) -> Result<Outcome, String> {
