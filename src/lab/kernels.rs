@@ -52,11 +52,10 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    let extent = if device.info().emulated { Extent::Emulated } else { Extent::Device };
     if args.kernels {
-        operations(&mut checks, &mut Cpu::new(), &mut device, extent);
+        operations(&mut checks, &mut Cpu::new(), &mut device, Extent::Device);
         drop(device);
-        whole_model(&mut checks, || open(false).map_err(|f| f.message), extent);
+        whole_model(&mut checks, || open(false).map_err(|f| f.message), Extent::Device);
     }
     let (ceilings, rates) = match args.rates {
         true => rates::measure(&mut open(false)?, &mut checks),

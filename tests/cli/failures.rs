@@ -151,19 +151,6 @@ fn an_export_with_state_writes_a_file_of_its_own_form_or_nothing() {
 }
 
 #[test]
-fn a_picture_is_drawn_over_nothing() {
-    let home = Home::new();
-    home.write("mine.svg", "mine");
-    let draw = |more: &[&str]| home.run(&[&["eval", "--demo", "--device", "cpu", "--plot", "mine.svg"], more].concat());
-    let there = draw(&[]);
-    assert_eq!(there.status.code(), Some(74), "{}", err(&there));
-    assert!(err(&there).contains("mine.svg is there already"), "{}", err(&there));
-    assert_eq!(std::fs::read_to_string(home.0.path().join("mine.svg")).unwrap(), "mine");
-    let nothing = draw(&["--skip", "needles"]);
-    assert_eq!(nothing.status.code(), Some(2), "{}", err(&nothing));
-}
-
-#[test]
 fn samples_go_to_a_folder() {
     let home = Home::new();
     home.write("book.txt", "It was the best of times, it was the worst of times.");
