@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::args::ConfigCommand;
 use super::dirs::make_private;
 use super::themes::Themes;
-use super::{Context, Exit, Failure, hub, open, serve_cmd, take_preset};
+use super::{Context, Exit, Failure, serve_cmd, take_preset};
 use crate::client::remote::address;
-use crate::config::settings::{self, Config, ConfigError, ModelSource, Origin, Problem, page, table};
+use crate::config::settings::{self, Origin, page, table};
 use crate::core::files;
 use crate::runtime::presets;
 use crate::text::sources;
@@ -29,9 +29,6 @@ pub(super) fn run(
         ConfigCommand::Path => context.result(|| json!({ "file": file }), || shown.to_string()),
         ConfigCommand::Check => {
             let (config, wrong) = settings::examine(file, variables);
-            let taken =
-                wrong.iter().all(|e| matches!(e, ConfigError::Setting { problem: Problem::Unknown { .. }, .. }));
-            let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
             let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
             problems.extend(
@@ -44,9 +41,9 @@ pub(super) fn run(
             let text = || {
                 let state = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
                 let fine = problems.is_empty().then(|| format!("{shown}: {state}"));
-                problems.iter().cloned().chain(fine).chain(notes.clone()).collect::<Vec<_>>().join("\n")
+                problems.iter().cloned().chain(fine).collect::<Vec<_>>().join("\n")
             };
-            context.result(|| json!({ "file": file, "problems": problems, "notes": notes }), text)?;
+            context.result(|| json!({ "file": file, "problems": problems }), text)?;
             Ok(if problems.is_empty() { Exit::Ok } else { Exit::Usage })
         }
         ConfigCommand::Show { origin } => {
@@ -71,22 +68,6 @@ pub(super) fn run(
             context.result(object, || format!("{key} set in {shown}"))
         }
     }
-}
-
-/// A note if the template of the configured model cannot do what `thinking.mode` asks for.
-fn no_switch(config: &Config) -> Option<String> {
-    if settings::server(&config.engine.url).is_some() {
-        return None;
-    }
-    let model = match config.model_source() {
-        ModelSource::Path(path) => path,
-        ModelSource::Auto => hub::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
-        ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
-    };
-    // The caller reports an unusable folder.
-    let (text, _) = open::text(&model).ok()?;
-    let why = text.template.thinking_switch().refusal(config.thinking.mode)?;
-    Some(format!("thinking.mode: {why}"))
 }
 
 /// Checks a value that its row accepts but that may name nothing.

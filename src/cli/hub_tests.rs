@@ -6,9 +6,13 @@ use super::*;
 /// The git id of a file that holds `{}`.
 const EMPTY: &str = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
 
-/// A weight file of so many bytes.
+/// A weight file of so many bytes, with one tensor `w`.
 pub(super) fn weights(len: usize) -> Vec<u8> {
-    let header = |n: usize| format!(r#"{{"w":{{"dtype":"U8","shape":[{n}],"data_offsets":[0,{n}]}}}}"#);
+    tensor("w", len)
+}
+
+fn tensor(name: &str, len: usize) -> Vec<u8> {
+    let header = |n: usize| format!(r#"{{"{name}":{{"dtype":"U8","shape":[{n}],"data_offsets":[0,{n}]}}}}"#);
     // The numbers' own length counts.
     let data = (0..len).rev().find(|n| 8 + header(*n).len() + n == len).expect("a length that a header can name");
     let mut bytes = (header(data).len() as u64).to_le_bytes().to_vec();
@@ -158,11 +162,11 @@ fn a_folder_is_complete_only_with_every_file_whole() {
     index("{");
     assert!(!is(), "a torn index");
     index(r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
-    put("one.safetensors", &weights(400));
+    put("one.safetensors", &tensor("a", 400));
     assert!(!is(), "a shard is missing");
-    put("two.safetensors", &weights(400)[..200]);
+    put("two.safetensors", &tensor("b", 400)[..200]);
     assert!(!is(), "a shard is short");
-    put("two.safetensors", &weights(400));
+    put("two.safetensors", &tensor("b", 400));
     assert!(is());
     index(r#"{"weight_map": {"a": "../one.safetensors"}}"#);
     assert!(!is(), "a shard elsewhere");

@@ -13,7 +13,6 @@ use crate::config::settings::{ModelConfig, ModelSource};
 use crate::core::sanitize::Clean;
 use crate::core::{bytes, counted};
 use crate::model::format::Format;
-use crate::text::TextModel;
 use crate::tui::status::duration;
 
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -79,20 +78,15 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     };
     let bad: Vec<String> = rows.iter().filter_map(named).collect();
     let complete = hub::complete(&folder, Kind::Model);
-    let template = template(&folder);
     context.result(
         || {
             let file = |(name, v): &(String, Verdict)| {
                 json!({ "file": name, "problem": v.problem(), "verified": matches!(v, Verdict::Verified(_)) })
             };
             let files: Value = rows.iter().map(file).collect();
-            json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
+            json!({ "path": folder, "complete": complete, "files": files })
         },
-        || {
-            let mut lines: Vec<String> = rows.iter().map(|(n, v)| format!("{n}: {}", v.words())).collect();
-            lines.push(format!("chat template: {template}"));
-            lines.join("\n")
-        },
+        || rows.iter().map(|(name, v)| format!("{name}: {}", v.words())).collect::<Vec<_>>().join("\n"),
     )?;
     let text = match bad.as_slice() {
         [] if complete => return Ok(Exit::Ok),
@@ -115,18 +109,6 @@ fn listing(context: &Context, config: &ModelConfig) -> Result<(Hub, Snapshot), F
     let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
     let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
     Ok((hub, snapshot))
-}
-
-fn template(folder: &std::path::Path) -> String {
-    match TextModel::load(folder) {
-        Ok(text) => {
-            let name = text.template.known_as().unwrap_or("unknown template");
-            let off = text.template.thinking_switch().off;
-            let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
-            format!("{name} (SHA-256 {:.16}…), {switch}", text.template.sha256())
-        }
-        Err(e) => e.to_string(),
-    }
 }
 
 /// Refuses, before the first byte of weights, a format that cannot be read.

@@ -37,7 +37,7 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::engine::protocol::{Dtype, Precision, Token};
 use crate::model::Checkpoint;
-use crate::text::{TextModel, decode};
+use crate::text::TextModel;
 
 use numbers::Distances;
 
@@ -167,17 +167,12 @@ impl Eval<'_> {
         Ok(parts)
     }
 
-    /// Tokens of `--text`, decoded like a loaded document; window and stride.
+    /// Tokens of `--text`, window and stride.
     fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
-        let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
-        let decoded = decode(bytes, false).map_err(|what| {
-            failed(format!("{}: not text ({what})", path.display())).hint("Convert it to text first")
-        })?;
-        if let Some(encoding) = decoded.guessed {
-            self.context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
-        }
         let mut tokens: Vec<Token> = self.text.tokenizer.bos().into_iter().collect();
-        tokens.extend(self.text.tokenizer.encode_plain(&decoded.text)?);
+        for document in open::documents(self.context, path)? {
+            tokens.extend(self.text.tokenizer.encode_plain(&document.text)?);
+        }
         let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
         let stride = self.args.stride.unwrap_or((window / 2).max(1));
         reference::check_windows(window, stride)?;
