@@ -10,9 +10,10 @@ use super::notices::ProgressLine;
 use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
+use crate::core::bytes;
 use crate::core::sanitize::Clean;
-use crate::core::{bytes, counted};
 use crate::model::format::Format;
+use crate::model::quantize;
 use crate::tui::status::duration;
 
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -59,19 +60,14 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
     let folder = model_folder(context)?;
     let mut report = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
-    let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
-    let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
+    let packed = quantize::check(&folder, &mut report);
     let is_packed = packed.is_some();
     if is_packed && ask {
         context.note("This folder was packed here: its files are compared with the checksums recorded then.");
     }
-    let rows = match packed {
-        Some(rows) => rows,
-        None => {
-            let published = if ask { listing(context, config)?.1.files } else { Vec::new() };
-            hub::verify(&folder, &published, &mut report).map_err(unreadable)?
-        }
-    };
+    let published = if ask && !is_packed { listing(context, config)?.1.files } else { Vec::new() };
+    let rows = hub::verify(&folder, packed.unwrap_or_default(), &published, &mut report)
+        .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
     let at = folder.display();
     let named = |(name, verdict): &(String, Verdict)| {
         verdict.problem().map(|why| format!("{} in {at}: {why}", Clean::line(name)))
@@ -88,11 +84,13 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         },
         || rows.iter().map(|(name, v)| format!("{name}: {}", v.words())).collect::<Vec<_>>().join("\n"),
     )?;
-    let text = match bad.as_slice() {
-        [] if complete => return Ok(Exit::Ok),
-        [] => format!("{at}: files are missing"),
-        [only] => only.clone(),
-        [first, others @ ..] => format!("{first}, and {} more", counted(others.len() as u64, "file")),
+    if !ask && !is_packed && rows.iter().any(|(_, v)| matches!(v, Verdict::Unverified(_))) {
+        context.note("sala-chat model verify --hub asks for the published hashes");
+    }
+    let text = match bad.first() {
+        None if complete => return Ok(Exit::Ok),
+        None => format!("{at}: files are missing"),
+        Some(first) => first.clone(),
     };
     let hint = match is_packed {
         true => {
@@ -168,8 +166,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
                 format!("{}/s, left about {left}", bytes(p.bytes_per_s as u64))
             }
         };
-        let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(bytes);
-        line.text(&format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file));
+        line.text(&format!("{}: in all {} of {}, {state}", p.file, bytes(p.done), bytes(p.total)));
     };
     let folder = cached.download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress);
     line.clear();

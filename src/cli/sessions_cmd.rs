@@ -141,17 +141,9 @@ pub(super) fn show(context: &Context, name: &str) -> Result<Exit, Failure> {
         if context.json { String::new() } else { store.export(record.id, ExportFormat::Markdown, Scope::Branch)? };
     context.result(json, || text.trim_end().to_owned())?;
     if undone > 0 && !context.json {
-        context.note(&all_undone(&record.name, undone));
+        context.note("All messages of this session are undone; /redo in it brings them back");
     }
     Ok(Exit::Ok)
-}
-
-fn all_undone(name: &str, kept: u64) -> String {
-    let kept = counted(kept, "message");
-    format!(
-        "All messages of this session are undone. To restore them ({kept}): sala-chat -r {}, then /redo",
-        shell_word(name)
-    )
 }
 
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
@@ -372,11 +364,6 @@ mod tests {
         assert!(listed(&[imported], Some(80))[1].starts_with("notes (pinned)  stale  2.3 GiB  "));
         let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
         assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
-        let message = all_undone("two words", 1);
-        assert!(
-            message.contains("(1 message)") && message.contains("sala-chat -r 'two words', then /redo"),
-            "{message}"
-        );
         let title = "What does annex C say about the notice period? ".repeat(4);
         let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
         let lines = listed(std::slice::from_ref(&long), None);

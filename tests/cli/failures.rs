@@ -97,10 +97,10 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     let judge = |more: &[&str]| {
         home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
     };
-    for missing in [&["nosuch"][..], &["--text", "nosuch"]] {
+    for (missing, why) in [(&["nosuch"][..], "nosuch: not found"), (&["--text", "nosuch"], "no such file: nosuch")] {
         let output = judge(missing);
         assert_eq!(output.status.code(), Some(66), "{missing:?}: {}", err(&output));
-        assert!(err(&output).starts_with("sala-chat: nosuch: not found"), "{}", err(&output));
+        assert!(err(&output).starts_with(&format!("sala-chat: {why}")), "{}", err(&output));
     }
     assert_eq!(home.run(&["doctor", "--fixtures", "nosuch", "--device", "cpu"]).status.code(), Some(66));
     // A text in the place of reference logits.

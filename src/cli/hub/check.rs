@@ -29,8 +29,7 @@ pub enum Verdict {
     Wrong(String),
 }
 
-pub(super) const UNPUBLISHED: Verdict =
-    Verdict::Unverified("not verified: no published hash is known here (sala-chat model verify --hub asks for them)");
+pub(super) const UNPUBLISHED: Verdict = Verdict::Unverified("not verified: no hash of it is known here");
 
 impl Verdict {
     pub fn words(&self) -> &str {
@@ -62,9 +61,11 @@ impl From<Condition> for Verdict {
     }
 }
 
-/// Checks each file of an installed model and, with the hub's listing, what is missing. `report` hears of a file before it is read.
+/// Checks each file of an installed model: `packed` are the parts of a folder that this program packed, `published` what the
+/// hub lists, also what is missing. `report` hears of a file before it is read.
 pub fn verify(
     folder: &Path,
+    mut packed: BTreeMap<String, Condition>,
     published: &[HubFile],
     report: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Vec<(String, Verdict)>> {
@@ -73,42 +74,21 @@ pub fn verify(
     // Adds files of subfolders and missing ones.
     all.extend(published.iter().map(|file| (file.path.clone(), folder.join(&file.path))));
     let mut rows = Vec::new();
-    for (name, path) in all {
+    for (name, path) in all.into_iter().filter(|(name, _)| !quantize::is_aside(name)) {
         let known = published.iter().find(|file| file.path == name);
-        let verdict = match fs::metadata(&path) {
-            Ok(meta) if meta.is_file() => {
+        let verdict = match (packed.remove(&name), fs::metadata(&path)) {
+            (Some(condition), _) => condition.into(),
+            (None, Ok(meta)) if meta.is_file() => {
                 report(&name, meta.len());
                 verdict(&path, &name, meta.len(), known)?
             }
-            Ok(_) if known.is_none() => continue,
-            Ok(_) | Err(_) => Verdict::Wrong("missing".to_owned()),
+            (None, Ok(_)) if known.is_none() => continue,
+            (None, _) => Verdict::Wrong("missing".to_owned()),
         };
         rows.push((name, verdict));
     }
+    rows.extend(packed.into_iter().map(|(name, condition)| (name, condition.into())));
     Ok(rows)
-}
-
-/// Checks a folder that this program packed against its recorded hashes. `None`: no packed or no finished folder.
-pub fn verify_packed(
-    folder: &Path,
-    report: &mut dyn FnMut(&str, u64),
-) -> std::io::Result<Option<Vec<(String, Verdict)>>> {
-    let Some(mut parts) = quantize::check(folder, report) else { return Ok(None) };
-    let mut rows = Vec::new();
-    // Only checks readability, no hashes.
-    for (name, verdict) in verify(folder, &[], &mut |_, _| ())? {
-        if quantize::is_aside(&name) {
-            continue;
-        }
-        let verdict = match (parts.remove(&name), verdict) {
-            (Some(condition), _) => Verdict::from(condition),
-            (None, Verdict::Wrong(why)) => Verdict::Wrong(why),
-            (None, _) => Verdict::Unverified("not verified: packing records no hash of it"),
-        };
-        rows.push((name, verdict));
-    }
-    rows.extend(parts.into_iter().map(|(name, condition)| (name, Verdict::from(condition))));
-    Ok(Some(rows))
 }
 
 fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> std::io::Result<Verdict> {
