@@ -14,7 +14,7 @@ use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey,
 use sala_chat::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 use sala_chat::engine::protocol::{Dtype, ImageTensor, Precision, RowsImage};
 use sala_chat::lab::checks::{Check, Checks};
-use sala_chat::lab::kernels::{Extent, operations};
+use sala_chat::lab::kernels::{Extent, Plan, Sizes, operations, whole_model};
 use sala_chat::model::Checkpoint;
 
 #[path = "cuda_emulated/images.rs"]
@@ -39,6 +39,25 @@ fn library() -> &'static PathBuf {
         out
     })
 }
+
+/// Few rows and small sizes, for minutes on a CPU; `wide` has more columns than one round takes.
+const EXTENT: Extent = Extent {
+    sizes: Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, lightning_heads: 2, ..Extent::DEVICE.sizes },
+    wide: 512,
+    verify: &[1, 5, 16],
+    prefill: &[65],
+    positions: &[63, 6143],
+};
+
+const PLAN: Plan = Plan {
+    model: "synthetic:tiny",
+    read: 70,
+    read_in_fp8: 330,
+    texts: &[66],
+    steps: 4,
+    row_counts: &[5, 16],
+    groups: &[&[(330, 6), (5, 1), (33, 3)]],
+};
 
 /// Without guard words: the emulator's own page after every allocation faults at once.
 fn device() -> Cuda {
@@ -95,7 +114,7 @@ fn every_operation_agrees_on_a_card_with_99_kb_of_shared_memory() {
 
 fn every_operation(device: &mut Cuda) {
     let mut checks = Checks::default();
-    operations(&mut checks, &mut Cpu::new(), device, Extent::Emulated);
+    operations(&mut checks, &mut Cpu::new(), device, &EXTENT);
     let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
 }
@@ -103,11 +122,7 @@ fn every_operation(device: &mut Cuda) {
 #[test]
 fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
     let mut checks = Checks::default();
-    sala_chat::lab::kernels::whole_model(
-        &mut checks,
-        || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()),
-        Extent::Emulated,
-    );
+    whole_model(&mut checks, || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()), &PLAN);
     let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }

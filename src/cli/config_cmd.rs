@@ -7,93 +7,67 @@ use serde_json::{Value, json};
 use super::args::ConfigCommand;
 use super::dirs::make_private;
 use super::themes::Themes;
-use super::{Exit, Failure, hub, open, out, serve_cmd, take_preset};
+use super::{Context, Exit, Failure, serve_cmd, take_preset};
 use crate::client::remote::address;
-use crate::config::settings::{self, Config, ConfigError, ModelSource, Origin, Problem, page, table};
+use crate::config::settings::{self, Origin, page, table};
 use crate::core::files;
-use crate::core::sanitize::Clean;
 use crate::runtime::presets;
 use crate::text::sources;
 use crate::tui::keys::KeyTable;
 use crate::tui::options::UiConfig;
 
 pub(super) fn run(
+    context: &Context,
     action: &ConfigCommand,
-    (file, variables, options): (&Path, &[(String, String)], &[(&str, settings::Value)]),
-    themes: &Themes,
-    presets: &Path,
-    json: bool,
+    variables: &[(String, String)],
+    options: &[(&str, settings::Value)],
 ) -> Result<Exit, Failure> {
+    let (file, presets) = (&context.config_file, context.dirs.presets());
+    let themes = Themes { folder: Some(context.dirs.themes()), home: std::env::home_dir(), light: false };
     let shown = file.display();
-    let print = |object: &Value, text: String| match json {
-        true => out::line(&Clean::json(object)),
-        false => out::line(&Clean::text(&text)),
-    };
     match action {
-        ConfigCommand::Path => print(&json!({ "file": file }), shown.to_string())?,
+        ConfigCommand::Path => context.result(|| json!({ "file": file }), || shown.to_string()),
         ConfigCommand::Check => {
             let (config, wrong) = settings::examine(file, variables);
-            let taken =
-                wrong.iter().all(|e| matches!(e, ConfigError::Setting { problem: Problem::Unknown { .. }, .. }));
-            let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
             let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
             problems.extend(
-                meant.filter_map(|(row, unfit)| unfit(&row.kind.show(&(row.get)(&config)), themes, Some(presets))),
+                meant.filter_map(|(row, unfit)| unfit(&row.kind.show(&(row.get)(&config)), &themes, Some(&presets))),
             );
             let open = config.keys.iter().map(|(key, action)| ("keys", key, action));
             let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
             let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
             problems.extend(bad.map(|e| format!("{shown}: {e}")));
-            let object = json!({ "file": file, "problems": problems, "notes": notes });
-            let mut lines = problems.clone();
-            if lines.is_empty() {
-                let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
-                lines.push(format!("{shown}: {what}"));
-            }
-            lines.extend(notes);
-            print(&object, lines.join("\n"))?;
-            if !problems.is_empty() {
-                return Ok(Exit::Usage);
-            }
+            let text = || {
+                let state = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
+                let fine = problems.is_empty().then(|| format!("{shown}: {state}"));
+                problems.iter().cloned().chain(fine).collect::<Vec<_>>().join("\n")
+            };
+            context.result(|| json!({ "file": file, "problems": problems }), text)?;
+            Ok(if problems.is_empty() { Exit::Ok } else { Exit::Usage })
         }
         ConfigCommand::Show { origin } => {
             let mut loaded = settings::load(file, variables, options)?;
-            take_preset(&mut loaded, presets)?;
+            take_preset(&mut loaded, &presets)?;
             let rows = page::values(&loaded.config);
             let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
-            let object = rows.iter().map(|(key, value)| {
-                let shown = if *origin { json!({ "value": value, "origin": from(key) }) } else { json!(value) };
-                (key.clone(), shown)
-            });
+            let object = |(key, value): &(String, _)| match *origin {
+                true => (key.clone(), json!({ "value": value, "origin": from(key) })),
+                false => (key.clone(), json!(value)),
+            };
             let line = |(key, value): &(String, _)| match *origin {
                 true => format!("{:<50} # {}", format!("{key} = {value}"), from(key)),
                 false => format!("{key} = {value}"),
             };
-            print(&Value::Object(object.collect()), rows.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+            let text = || rows.iter().map(line).collect::<Vec<_>>().join("\n");
+            context.result(|| Value::Object(rows.iter().map(object).collect()), text)
         }
         ConfigCommand::Set { key, value } => {
-            let key = set(file, key, value, themes, Some(presets))?;
-            print(&json!({ "file": file, "key": key, "value": value }), format!("{key} set in {shown}"))?;
+            let key = set(file, key, value, &themes, Some(&presets))?;
+            let object = || json!({ "file": file, "key": key, "value": value });
+            context.result(object, || format!("{key} set in {shown}"))
         }
     }
-    Ok(Exit::Ok)
-}
-
-/// A note if the template of the configured model cannot do what `thinking.mode` asks for.
-fn no_switch(config: &Config) -> Option<String> {
-    if settings::server(&config.engine.url).is_some() {
-        return None;
-    }
-    let model = match config.model_source() {
-        ModelSource::Path(path) => path,
-        ModelSource::Auto => hub::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
-        ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
-    };
-    // The caller reports an unusable folder.
-    let (text, _) = open::text(&model).ok()?;
-    let why = text.template.switch.refusal(config.thinking.mode)?;
-    Some(format!("thinking.mode: {why}"))
 }
 
 /// Checks a value that its row accepts but that may name nothing.

@@ -1,6 +1,5 @@
 //! The device and the model that the command line and the settings choose. `auto` takes a usable GPU, else the CPU with
-//! the reason as a note; `cuda` without a GPU is an error (exit code 4). Tests can emulate the GPU (feature
-//! `emulated`).
+//! the reason as a note; `cuda` without a GPU is an error (exit code 4).
 
 use std::path::PathBuf;
 
@@ -20,19 +19,13 @@ pub enum Opened {
 }
 
 pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
-    let no_device = |reason: String| Failure::of_chat(Exit::NoDevice, &reason);
-    #[cfg(feature = "emulated")]
-    if let Some(library) = &tuning.emulator {
-        let opened = Cuda::emulated(library, options(config, tuning, guards));
-        return opened.map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| no_device(e.to_string()));
-    }
     match config.device {
         Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
         Device::Auto => {
             Ok(open_gpu(config, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason))))
         }
         Device::Cuda => open_gpu(config, tuning, guards)
-            .map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
+            .map_err(|reason| Failure::of_chat(Exit::NoDevice, &reason).hint("--device cpu runs the built-in model")),
     }
 }
 
@@ -86,8 +79,8 @@ fn usable(_gpu: usize) -> Result<(), String> {
 }
 
 #[cfg(feature = "cuda")]
-fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
-    Options {
+fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
+    let options = Options {
         prefill_rows: tuning.prefill_rows,
         prefill: config.prefill,
         own_gemm: tuning.own_gemm,
@@ -95,15 +88,10 @@ fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
         guards: if guards { Guards::On } else { Guards::Off },
         limits: tuning.limits,
         most_bytes: config.max_gpu_memory.0,
-        pool: tuning.pool,
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::open(config.gpu as usize, options(config, tuning, guards))
-        .map(|cuda| Opened::Cuda(Box::new(cuda)))
-        .map_err(|e| e.to_string())
+        pool: None,
+    };
+    let cuda = Cuda::open(config.gpu as usize, options).map_err(|e| e.to_string())?;
+    Ok(Opened::Cuda(Box::new(cuda)))
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -46,7 +46,7 @@ fn miss(check: &'static str, text: impl Display) -> Finding {
     finding(check, MISS, text)
 }
 
-pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
+pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let program = format!("{}, {}; {}.", about::program(), about::system(), about::build());
     let dirs = &context.dirs;
     let mut findings = vec![fine("program", program), terminal()];
@@ -63,7 +63,6 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
         "privacy",
         "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
     ));
-    findings.extend(files.then(|| listed_files(context)));
     let ok = findings.iter().all(|f| f.verdict != MISS);
     let line = |f: &Finding| format!("{:>4} {:<9} {}", f.verdict, f.check, f.text);
     let text = || findings.iter().map(line).collect::<Vec<_>>().join("\n");
@@ -247,21 +246,6 @@ fn model() -> Finding {
         }
         Err(e) => miss("model", format!("The built-in model does not run: {e}")),
     }
-}
-
-fn listed_files(context: &Context) -> Finding {
-    let Some(folder) = hub::installed(&context.config().model) else {
-        return note("files", "Not installed: sala-chat model download lists them before it asks.");
-    };
-    let shown = folder.display();
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        return miss("files", format!("{shown} cannot be read."));
-    };
-    let size = |e: &std::fs::DirEntry| std::fs::metadata(e.path()).map_or(0, |m| m.len());
-    let entry = |e: std::fs::DirEntry| format!("{} {} bytes", e.file_name().to_string_lossy(), size(&e));
-    let mut list: Vec<_> = entries.flatten().map(entry).collect();
-    list.sort();
-    fine("files", format!("{shown}: {}. Their hashes are checked by: sala-chat model verify", list.join(", ")))
 }
 
 #[derive(Serialize)]

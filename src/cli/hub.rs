@@ -17,7 +17,7 @@ use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
 use crate::core::{bytes, plain_words};
 
-pub use check::{Kind, Verdict, complete, verify, verify_packed};
+pub use check::{Kind, Verdict, complete, verify};
 #[cfg(test)]
 use client::STALL;
 use client::cache_folder;
@@ -67,8 +67,6 @@ pub enum HubError {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     pub file: String,
-    pub file_done: u64,
-    pub file_bytes: u64,
     /// Of all files; never decreases.
     pub done: u64,
     pub total: u64,
@@ -144,8 +142,8 @@ impl CachedRepo {
         make(&target)?;
         let total = blobs_of(snapshot).map(|f| f.bytes).sum();
         let progress = Progress { total, ..Progress::default() };
-        let mut run = Run { wait, report, progress, fetched: 0, start: Instant::now() };
-        let _alone = self.alone(snapshot, &mut run)?;
+        let mut run = Run { wait, report, progress, before: 0, start: Instant::now() };
+        let _alone = self.alone(&mut run)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
         let need = missing.saturating_add(MARGIN_BYTES);
@@ -153,7 +151,8 @@ impl CachedRepo {
             let (need, free, dir) = (bytes(need), bytes(free), blobs.display());
             return Err(HubError::Disk(format!("{need} needed, {free} free in {dir}")));
         }
-        run.progress.done = total - missing;
+        run.before = total - missing;
+        run.progress.done = run.before;
         for file in &snapshot.files {
             let blob = blobs.join(&file.blob);
             if !has_size(&blob, file.bytes) {
@@ -168,7 +167,7 @@ impl CachedRepo {
     }
 
     /// Waits until no other download of this repository runs; held until dropped.
-    fn alone(&self, snapshot: &Snapshot, run: &mut Run<'_>) -> Result<fs::File, HubError> {
+    fn alone(&self, run: &mut Run<'_>) -> Result<fs::File, HubError> {
         let path = self.folder.join("sala-download.lock");
         let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let file = open.map_err(|e| disk(&path, e))?;
@@ -177,7 +176,6 @@ impl CachedRepo {
             if let fs4::TryLockError::Error(e) = e {
                 return Err(disk(&path, e));
             }
-            run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
             run.report(Some(("another download of it runs".to_owned(), again)));
             (run.wait)(Duration::from_secs(1));
             again += 1;
@@ -199,23 +197,23 @@ struct Run<'a> {
     wait: &'a dyn Fn(Duration),
     report: &'a mut dyn FnMut(&Progress),
     progress: Progress,
-    fetched: u64,
+    /// Bytes that were there when it began.
+    before: u64,
     start: Instant,
 }
 
 impl Run<'_> {
     fn report(&mut self, trouble: Option<(String, u32)>) {
-        self.progress.bytes_per_s = self.fetched as f64 / self.start.elapsed().as_secs_f64().max(0.001);
+        let fetched = self.progress.done.saturating_sub(self.before) as f64;
+        self.progress.bytes_per_s = fetched / self.start.elapsed().as_secs_f64().max(0.001);
         self.progress.trouble = trouble;
         (self.report)(&self.progress);
     }
 
     fn advance(&mut self, new: u64) {
-        let reported = self.fetched / REPORT_BYTES;
-        self.fetched += new;
-        self.progress.file_done += new;
+        let reported = self.progress.done / REPORT_BYTES;
         self.progress.done = (self.progress.done + new).min(self.progress.total);
-        if self.fetched / REPORT_BYTES > reported {
+        if self.progress.done / REPORT_BYTES > reported {
             self.report(None);
         }
     }
@@ -228,13 +226,13 @@ fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>
     }
     let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(|e| disk(&part, e))?;
     run.progress.file.clone_from(&file.path);
-    (run.progress.file_bytes, run.progress.file_done) = (file.bytes, len(&part));
     run.report(None);
-    let mut tries = 0;
-    while run.progress.file_done < file.bytes {
-        let start = run.progress.file_done;
+    let (mut here, mut tries) = (len(&part), 0);
+    while here < file.bytes {
+        let start = here;
         let read = hub.read(commit, &file.path, start..file.bytes, &mut |piece| {
             out.write_all(piece).map_err(|e| disk(&part, e))?;
+            here += piece.len() as u64;
             run.advance(piece.len() as u64);
             Ok(())
         });
@@ -244,7 +242,7 @@ fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>
             Err(HubError::Busy(pause)) => ("the hub is busy".to_owned(), pause),
             Err(e) => return Err(e),
         };
-        tries = if run.progress.file_done - start >= LEAST_BYTES { 1 } else { tries + 1 };
+        tries = if here - start >= LEAST_BYTES { 1 } else { tries + 1 };
         if tries >= TRIES {
             return Err(HubError::Network(why));
         }

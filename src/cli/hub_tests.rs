@@ -1,4 +1,5 @@
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 use super::http_tests::{COMMIT, Fault, download, hub, serve};
 use super::*;
@@ -6,9 +7,13 @@ use super::*;
 /// The git id of a file that holds `{}`.
 const EMPTY: &str = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
 
-/// A weight file of so many bytes.
+/// A weight file of so many bytes, with one tensor `w`.
 pub(super) fn weights(len: usize) -> Vec<u8> {
-    let header = |n: usize| format!(r#"{{"w":{{"dtype":"U8","shape":[{n}],"data_offsets":[0,{n}]}}}}"#);
+    tensor("w", len)
+}
+
+fn tensor(name: &str, len: usize) -> Vec<u8> {
+    let header = |n: usize| format!(r#"{{"{name}":{{"dtype":"U8","shape":[{n}],"data_offsets":[0,{n}]}}}}"#);
     // The numbers' own length counts.
     let data = (0..len).rev().find(|n| 8 + header(*n).len() + n == len).expect("a length that a header can name");
     let mut bytes = (header(data).len() as u64).to_le_bytes().to_vec();
@@ -33,12 +38,15 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1002);
     assert!(
-        verify(&folder, &[], &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Verified("ok"))
+        verify(&folder, BTreeMap::new(), &[], &mut |_, _| {})
+            .unwrap()
+            .iter()
+            .all(|(_, verdict)| *verdict == Verdict::Verified("ok"))
     );
 
     fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
     let wrong = |folder: &Path| -> Vec<String> {
-        let rows = verify(folder, &[], &mut |_, _| {}).unwrap();
+        let rows = verify(folder, BTreeMap::new(), &[], &mut |_, _| {}).unwrap();
         rows.into_iter().filter(|(_, v)| matches!(v, Verdict::Wrong(_))).map(|(n, _)| n).collect()
     };
     assert_eq!(wrong(&folder), ["model.safetensors"]);
@@ -49,14 +57,17 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let own = dir.path().join("own");
     fs::create_dir(&own).unwrap();
     fs::write(own.join("config.json"), b"{}").unwrap();
-    assert_eq!(verify(&own, &[], &mut |_, _| {}).unwrap(), [("config.json".to_owned(), check::UNPUBLISHED)]);
+    assert_eq!(
+        verify(&own, BTreeMap::new(), &[], &mut |_, _| {}).unwrap(),
+        [("config.json".to_owned(), check::UNPUBLISHED)]
+    );
     // What the hub says now is known of a plain copy too: one file is right, one is another, one is not there.
     let file = |path: &str, bytes: u64, blob: &str| HubFile { path: path.into(), bytes, blob: blob.into() };
     fs::write(own.join("tokenizer.json"), "[]").unwrap();
     fs::write(own.join("tokenizer_config.json"), "{} ").unwrap();
     let published = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
         .map(|name| file(name, 2, EMPTY));
-    let rows = verify(&own, &published, &mut |_, _| {}).unwrap();
+    let rows = verify(&own, BTreeMap::new(), &published, &mut |_, _| {}).unwrap();
     let words: Vec<_> = rows.iter().map(|(name, verdict)| (name.as_str(), verdict.words())).collect();
     let other = ("tokenizer.json", "content does not match its published hash");
     let longer = ("tokenizer_config.json", "3 bytes, published are 2");
@@ -123,7 +134,7 @@ fn files_in_folders_of_their_own_are_looked_at_too() {
     fs::write(dir.path().join("assets/README.md"), "words").unwrap();
     let file = |path: &str, bytes| HubFile { path: path.into(), bytes, blob: String::new() };
     let published = [file("assets/README.md", 5), file("assets/LICENSE", 3), file("onnx/config.json", 2)];
-    let rows = verify(dir.path(), &published, &mut |_, _| {}).unwrap();
+    let rows = verify(dir.path(), BTreeMap::new(), &published, &mut |_, _| {}).unwrap();
     let missing = || Verdict::Wrong("missing".to_owned());
     let expected = [
         ("assets/LICENSE".to_owned(), missing()),
@@ -132,7 +143,7 @@ fn files_in_folders_of_their_own_are_looked_at_too() {
     ];
     assert_eq!(rows, expected);
     fs::write(dir.path().join("assets/README.md"), "more words").unwrap();
-    let rows = verify(dir.path(), &published[..1], &mut |_, _| {}).unwrap();
+    let rows = verify(dir.path(), BTreeMap::new(), &published[..1], &mut |_, _| {}).unwrap();
     assert_eq!(rows[0].1, Verdict::Wrong("10 bytes, published are 5".to_owned()));
 }
 
@@ -158,11 +169,11 @@ fn a_folder_is_complete_only_with_every_file_whole() {
     index("{");
     assert!(!is(), "a torn index");
     index(r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
-    put("one.safetensors", &weights(400));
+    put("one.safetensors", &tensor("a", 400));
     assert!(!is(), "a shard is missing");
-    put("two.safetensors", &weights(400)[..200]);
+    put("two.safetensors", &tensor("b", 400)[..200]);
     assert!(!is(), "a shard is short");
-    put("two.safetensors", &weights(400));
+    put("two.safetensors", &tensor("b", 400));
     assert!(is());
     index(r#"{"weight_map": {"a": "../one.safetensors"}}"#);
     assert!(!is(), "a shard elsewhere");

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::args::{AskAllArgs, LibraryCommand};
-use super::columns::{line_cells, name_column, when};
+use super::columns::Side::{Left, Right};
+use super::columns::{line_cells, table, when};
 use super::notices::{self, ProgressLine};
 use super::oneshot::{looked_at, reason};
 use super::{Context, Exit, Failure, open};
@@ -12,7 +13,6 @@ use crate::runtime::protocol::{FanOut, FanOutRow, LibraryAction, Notice, Request
 use crate::runtime::{self, Attendance};
 use crate::store::{DocumentRecord, Store};
 use crate::text::near::no_document;
-use crate::tui::cells::fit;
 use crate::tui::fan_out::sentences;
 
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
@@ -56,9 +56,6 @@ fn remove<'a>(
     context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)
 }
 
-const COLUMNS: usize = 57;
-const LEAST_NAME: usize = 12;
-
 fn library_ls(context: &Context) -> Result<Exit, Failure> {
     let documents = open::store_to_read(context)?.documents()?;
     let object = |d: &DocumentRecord| {
@@ -71,15 +68,13 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
         if documents.is_empty() {
             return "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned();
         }
-        let line = line_cells();
-        let (column, names) = name_column(documents.iter().map(|d| d.document.name.as_str()), line);
-        let column = column.min(line.map_or(usize::MAX, |line| line.saturating_sub(COLUMNS).max(LEAST_NAME)));
-        let row = |(d, name): (&DocumentRecord, &String)| {
-            let (name, size) = (fit(name, column), bytes(d.bytes));
+        let columns = [("name", Left), ("tokens", Right), ("state", Left), ("size", Right), ("used", Left)];
+        let row = |d: &DocumentRecord| {
             let state = if d.kept { "kept" } else { "text only" };
-            format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", grouped(d.document.tokens), when(d.used_ms))
+            let (tokens, size) = (grouped(d.document.tokens), bytes(d.bytes));
+            [d.document.name.clone(), tokens, state.to_owned(), size, when(d.used_ms)]
         };
-        documents.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
+        table(columns, documents.iter().map(row), line_cells()).join("\n")
     };
     context.result(|| documents.iter().map(object).collect(), text)
 }

@@ -182,11 +182,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     }
     let variables = settings_variables(std::env::vars_os())?;
     // `config` must work on a broken file.
+    let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
+    let mut context = Context { began, loaded: Loaded::default(), config_file, dirs, json, quiet };
     if let Some(Command::Config(action)) = &cli.command {
-        let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        let options = &cli.settings;
-        let layers = (config_file.as_path(), variables.as_slice(), options.as_slice());
-        return config_cmd::run(action, layers, &themes, &dirs.presets(), cli.global.json);
+        return config_cmd::run(&context, action, &variables, &cli.settings);
     }
     let text = match &cli.command {
         Some(Command::Completions { shell }) => Some(completions::script(*shell)),
@@ -196,12 +195,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if let Some(text) = text {
         return Ok(out::data(text.as_bytes()).map(|()| Exit::Ok)?);
     }
-    let loaded = settings::load(&config_file, &variables, &cli.settings)?;
-    let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
+    context.loaded = settings::load(&context.config_file, &variables, &cli.settings)?;
     // The variable may name a folder that is still to be made.
     let variable = std::env::var_os("SALA_CHAT_DATA_DIR").map(PathBuf::from);
     let named = cli.global.data_dir != variable;
-    let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     cli.check(context.config().sessions.resume_last)?;
     if matches!(cli.command, None | Some(Command::Serve(_) | Command::Mcp | Command::AskAll(_))) {
         take_preset(&mut context.loaded, &context.dirs.presets())?;
@@ -300,7 +297,7 @@ fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -
     let computes = args.fixtures.is_some() || args.kernels || args.rates;
     let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {
-        (None, None) => doctor::run(context, args.files),
+        (None, None) => doctor::run(context),
         (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
     }
 }

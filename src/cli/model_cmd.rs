@@ -10,10 +10,10 @@ use super::notices::ProgressLine;
 use super::sessions_cmd::confirmed;
 use super::{Context, Exit, Failure, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
+use crate::core::bytes;
 use crate::core::sanitize::Clean;
-use crate::core::{bytes, counted};
 use crate::model::format::Format;
-use crate::text::TextModel;
+use crate::model::quantize;
 use crate::tui::status::duration;
 
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -60,45 +60,37 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
     let folder = model_folder(context)?;
     let mut report = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
-    let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
-    let packed = hub::verify_packed(&folder, &mut report).map_err(unreadable)?;
+    let packed = quantize::check(&folder, &mut report);
     let is_packed = packed.is_some();
     if is_packed && ask {
         context.note("This folder was packed here: its files are compared with the checksums recorded then.");
     }
-    let rows = match packed {
-        Some(rows) => rows,
-        None => {
-            let published = if ask { listing(context, config)?.1.files } else { Vec::new() };
-            hub::verify(&folder, &published, &mut report).map_err(unreadable)?
-        }
-    };
+    let published = if ask && !is_packed { listing(context, config)?.1.files } else { Vec::new() };
+    let rows = hub::verify(&folder, packed.unwrap_or_default(), &published, &mut report)
+        .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
     let at = folder.display();
     let named = |(name, verdict): &(String, Verdict)| {
         verdict.problem().map(|why| format!("{} in {at}: {why}", Clean::line(name)))
     };
     let bad: Vec<String> = rows.iter().filter_map(named).collect();
     let complete = hub::complete(&folder, Kind::Model);
-    let template = template(&folder);
     context.result(
         || {
             let file = |(name, v): &(String, Verdict)| {
                 json!({ "file": name, "problem": v.problem(), "verified": matches!(v, Verdict::Verified(_)) })
             };
             let files: Value = rows.iter().map(file).collect();
-            json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
+            json!({ "path": folder, "complete": complete, "files": files })
         },
-        || {
-            let mut lines: Vec<String> = rows.iter().map(|(n, v)| format!("{n}: {}", v.words())).collect();
-            lines.push(format!("chat template: {template}"));
-            lines.join("\n")
-        },
+        || rows.iter().map(|(name, v)| format!("{name}: {}", v.words())).collect::<Vec<_>>().join("\n"),
     )?;
-    let text = match bad.as_slice() {
-        [] if complete => return Ok(Exit::Ok),
-        [] => format!("{at}: files are missing"),
-        [only] => only.clone(),
-        [first, others @ ..] => format!("{first}, and {} more", counted(others.len() as u64, "file")),
+    if !ask && !is_packed && rows.iter().any(|(_, v)| matches!(v, Verdict::Unverified(_))) {
+        context.note("sala-chat model verify --hub asks for the published hashes");
+    }
+    let text = match bad.first() {
+        None if complete => return Ok(Exit::Ok),
+        None => format!("{at}: files are missing"),
+        Some(first) => first.clone(),
     };
     let hint = match is_packed {
         true => {
@@ -115,18 +107,6 @@ fn listing(context: &Context, config: &ModelConfig) -> Result<(Hub, Snapshot), F
     let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
     let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
     Ok((hub, snapshot))
-}
-
-fn template(folder: &std::path::Path) -> String {
-    match TextModel::load(folder) {
-        Ok(text) => {
-            let name = text.template.known_as().unwrap_or("unknown template");
-            let off = text.template.switch.off;
-            let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
-            format!("{name} (SHA-256 {:.16}…), {switch}", text.template.sha256())
-        }
-        Err(e) => e.to_string(),
-    }
 }
 
 /// Refuses, before the first byte of weights, a format that cannot be read.
@@ -186,8 +166,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<Exit, 
                 format!("{}/s, left about {left}", bytes(p.bytes_per_s as u64))
             }
         };
-        let [file_done, file_bytes, done, total] = [p.file_done, p.file_bytes, p.done, p.total].map(bytes);
-        line.text(&format!("{}: {file_done} of {file_bytes}; in all {done} of {total}, {state}", p.file));
+        line.text(&format!("{}: in all {} of {}, {state}", p.file, bytes(p.done), bytes(p.total)));
     };
     let folder = cached.download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress);
     line.clear();

@@ -35,27 +35,15 @@ struct OpenQuestion {
     choices: Vec<Choice>,
 }
 
-impl OpenQuestion {
-    /// Whether a line of a pipe answers it: nothing, or a key.
-    fn is_answered_by(&self, line: &str) -> bool {
-        let line = line.trim();
-        let short = line.chars().count() <= 3;
-        line.chars().next().is_none_or(|typed| short && choice(&self.choices, typed).is_some())
-    }
-
-    /// The request that a line means, or what to type instead.
-    fn request(&self, line: &str) -> Result<Request, String> {
-        let chosen = match line.trim().chars().next() {
-            None => self.choices.iter().find(|c| c.key == '\n').or(self.choices.last()),
-            Some(typed) => choice(&self.choices, typed),
-        };
-        chosen.map(|c| Request::Choose { question: self.id, key: c.key }).ok_or_else(|| keys(&self.choices))
-    }
-}
-
-fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
+/// The choice that a line names by its key; an empty line is Enter. A longer line is no answer.
+fn choice<'a>(choices: &'a [Choice], line: &str) -> Option<&'a Choice> {
+    let line = line.trim();
+    let Some(typed) = line.chars().next() else {
+        return choices.iter().find(|c| c.key == '\n').or(choices.last());
+    };
     let same = |c: &&Choice| c.key.to_lowercase().eq(typed.to_lowercase());
-    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && typed == 'e'))
+    let escape = |c: &&Choice| c.key == '\x1b' && typed == 'e';
+    choices.iter().find(same).or_else(|| choices.iter().find(escape)).filter(|_| line.chars().count() <= 3)
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +55,7 @@ pub struct Plain {
     /// Requests that were sent, and how many of them the runtime has served.
     sent: u64,
     served: u64,
+    /// Lines of a pipe, or those that a person typed while the runtime was busy.
     queue: VecDeque<String>,
     question: Option<OpenQuestion>,
     editing: Option<MessageId>,
@@ -82,10 +71,8 @@ pub struct Plain {
     parallel: Vec<(MessageId, Option<u64>)>,
     tenth: u64,
     save_shown: Option<String>,
-    /// The last printed session, if unchanged since: serial, name, messages.
-    session_shown: Option<(u64, String, Vec<MessageId>)>,
-    /// The open session and the last printed answer of it: serial, name, text.
-    answer_shown: (u64, String, String),
+    /// The open session as it was printed: serial, name, and the last answer, `None` after messages that followed it.
+    shown: (u64, String, Option<String>),
     looks_hidden: bool,
     /// A person types, so a prompt is shown when a line is wanted.
     prompts: bool,
@@ -114,13 +101,29 @@ impl Plain {
     pub fn line(&mut self, line: &str) -> Vec<Out> {
         // Enter ended the prompt's line.
         self.prompted = false;
-        self.entered(line)
+        if self.prompts {
+            return self.entered(line);
+        }
+        self.queue.push_back(line.to_owned());
+        self.go_on()
     }
 
     /// At the end of input, queued questions are answered and open questions of the runtime refused.
     pub fn end_of_input(&mut self) -> Vec<Out> {
         self.ended = true;
-        if self.question.is_some() { self.refuse() } else { self.go_on() }
+        self.go_on()
+    }
+
+    /// Answers the open question, if the line is an answer.
+    fn answer(&mut self, line: &str) -> Option<Vec<Out>> {
+        let OpenQuestion { id, choices } = self.question.as_ref()?;
+        let (question, key) = (*id, choice(choices, line)?.key);
+        self.question = None;
+        let mut out = vec![self.send(Request::Choose { question, key })];
+        if key == '\x1b' {
+            self.not_read(&mut out);
+        }
+        Some(out)
     }
 
     fn refuse(&mut self) -> Vec<Out> {
@@ -132,10 +135,27 @@ impl Plain {
         out
     }
 
-    /// Sends queued lines while the runtime is idle; after the last line of a pipe it quits.
+    /// Takes queued lines while the runtime is idle; after the last line of a pipe it quits. A question takes the next line
+    /// of a pipe, and is refused where that is no answer.
     fn go_on(&mut self) -> Vec<Out> {
         let mut out = Vec::new();
-        while !self.busy() && self.question.is_none() && !self.quitting {
+        loop {
+            if self.question.is_some() {
+                let next = if self.prompts { None } else { self.queue.pop_front() };
+                let answer = next.as_ref().and_then(|line| self.answer(line));
+                match (answer, next) {
+                    (Some(answer), _) => out.extend(answer),
+                    (None, None) if !self.ended => break,
+                    (None, next) => {
+                        next.into_iter().for_each(|line| self.queue.push_front(line));
+                        out.extend(self.refuse());
+                    }
+                }
+                continue;
+            }
+            if self.busy() || self.quitting {
+                break;
+            }
             match self.queue.pop_front() {
                 Some(line) => out.extend(self.entered(&line)),
                 // Without a person at the keyboard the tour continues by itself.
@@ -183,23 +203,9 @@ impl Plain {
     }
 
     fn entered(&mut self, line: &str) -> Vec<Out> {
-        if !self.prompts && self.question.as_ref().is_some_and(|question| !question.is_answered_by(line)) {
-            let mut out = self.refuse();
-            out.extend(self.enqueue(line));
-            return out;
-        }
         if let Some(question) = &self.question {
-            let request = match question.request(line) {
-                Ok(request) => request,
-                Err(why) => return vec![Out::Line(why)],
-            };
-            self.question = None;
-            let cancelled = matches!(request, Request::Choose { key: '\x1b', .. });
-            let mut out = vec![self.send(request)];
-            if cancelled {
-                self.not_read(&mut out);
-            }
-            return out;
+            let wanted = keys(&question.choices);
+            return self.answer(line).unwrap_or_else(|| vec![Out::Line(wanted)]);
         }
         let mut line = line.trim_end();
         let step;
@@ -218,13 +224,10 @@ impl Plain {
             if !self.busy() && self.editing.take().is_some() {
                 return vec![Out::Line("The edit is cancelled; the message stays as it was.".into())];
             }
-            // An empty line of a pipe may answer the question of an earlier line.
-            return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
+            return Vec::new();
         }
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
-                // Errors keep the order of a pipe's lines.
-                Err(_) if self.busy() && !self.prompts => self.enqueue(line),
                 Err(why) => vec![Out::Line(why)],
                 Ok(p) if self.busy() && self.waits(p.outcome.while_busy()) => self.enqueue(line),
                 Ok(p) => self.outcome(p.command.name, p.outcome),
@@ -233,19 +236,14 @@ impl Plain {
         if self.busy() { self.enqueue(line) } else { self.ask(line) }
     }
 
-    /// A pipe's commands run in order, and so do commands that leave a session with queued lines.
+    /// Commands that leave a session run after its queued lines.
     fn waits(&self, while_busy: WhileBusy) -> bool {
-        match while_busy {
-            _ if !self.prompts => true,
-            WhileBusy::Waits => true,
-            WhileBusy::Leaves => !self.queue.is_empty(),
-            WhileBusy::Runs | WhileBusy::Apart => false,
-        }
+        while_busy == WhileBusy::Waits || while_busy == WhileBusy::Leaves && !self.queue.is_empty()
     }
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
         self.queue.push_back(line.to_string());
-        if self.prompts { vec![Out::Line("Queued.".into())] } else { Vec::new() }
+        vec![Out::Line("Queued.".into())]
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::args::{ExportArgs, LsArgs};
-use super::columns::{line_cells, name_column, when};
+use super::columns::Side::{Left, Right};
+use super::columns::{line_cells, table, when};
 use super::oneshot::means_stdin;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, open, out};
@@ -24,9 +25,8 @@ use crate::runtime::session_rows;
 use crate::runtime::tree::first_words;
 use crate::store::{LAST, Overwrite, Scope, Scratch, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::pipe::{self, PipeError};
-use crate::tui::cells::{ellipsis, fit, width as cells};
+use crate::tui::cells::ellipsis;
 
-const COLUMNS: usize = 54;
 const HITS: usize = 200;
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
@@ -44,41 +44,33 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     }
 }
 
-/// Rows of `ls`. In a narrow line, counts and titles are left out.
-fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
-    let marked = |r: &SessionRow| if r.pinned { format!("{} (pinned)", r.name) } else { r.name.clone() };
-    let names: Vec<String> = rows.iter().map(marked).collect();
-    let (column, names) = name_column(names.iter().map(String::as_str), width);
-    let counts = width.is_none_or(|width| column + COLUMNS <= width);
-    let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
-        let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
-        let front = format!("{}{counts}  {state:<5} {size:>9}  {changed:<16}", fit(name, column));
-        let room = width.map_or(usize::MAX, |width| width.saturating_sub(cells(&front) + 2).min(60));
-        let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
-        format!("{front}{title}").trim_end().to_string()
-    };
-    let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
-    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
+/// Rows of `ls`; the columns on the right are the first to be left out.
+fn listed(rows: &[SessionRow], line: Option<usize>) -> Vec<String> {
+    let row = |r: &SessionRow| {
+        let name = if r.pinned { format!("{} (pinned)", r.name) } else { r.name.clone() };
         let size = r.bytes.map_or(String::new(), bytes);
-        let (messages, tokens) = (r.counted(), r.read());
-        line(name, [&messages, &tokens, &r.state, &size, &when(r.updated_ms)], Clean::line(&r.title).as_str())
-    }));
-    lines
+        [name, r.state.clone(), size, when(r.updated_ms), r.counted(), r.read(), r.title.clone()]
+    };
+    let columns = [
+        ("name", Left),
+        ("state", Left),
+        ("size", Right),
+        ("changed", Left),
+        ("messages", Right),
+        ("tokens", Right),
+        ("title", Left),
+    ];
+    table(columns, rows.iter().map(row), line)
 }
 
 /// The list of `ls --sizes`: for each session bytes of kept state, of text, and of all state ever written.
-fn sized(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
-    let (column, names) = name_column(rows.iter().map(|r| r.name.as_str()), width);
-    let line = |name: &str, [state, own, text, written]: [&str; 4]| {
-        format!("{} {state:>11} {own:>11} {text:>11} {written:>11}", fit(name, column))
-    };
-    let mut lines = vec![line("name", ["state", "not shared", "text", "written"])];
-    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
+fn sized(rows: &[SessionRow], line: Option<usize>) -> Vec<String> {
+    let columns = [("name", Left), ("state", Right), ("not shared", Right), ("text", Right), ("written", Right)];
+    let row = |r: &SessionRow| {
         let disk = r.disk.unwrap_or_default();
-        let [state, own, text, written] = [disk.state, disk.own, disk.text, disk.written].map(bytes);
-        line(name, [&state, &own, &text, &written])
-    }));
-    lines
+        [r.name.clone(), bytes(disk.state), bytes(disk.own), bytes(disk.text), bytes(disk.written)]
+    };
+    table(columns, rows.iter().map(row), line)
 }
 
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
@@ -122,16 +114,13 @@ fn trashed(store: &Store, records: &[SessionRecord]) -> String {
     if records.is_empty() {
         return "Nothing is in the trash.".to_owned();
     }
-    let (column, names) = name_column(records.iter().map(|r| r.name.as_str()), line_cells());
-    let line = |id: &str, name: &str, messages: &str, deleted: &str, leaves: &str| {
-        format!("{id:>6}  {} {messages:>8}  {deleted:<16}  {leaves}", fit(name, column))
-    };
-    let mut lines = vec![line("id", "name", "messages", "deleted", "goes")];
-    lines.extend(records.iter().zip(&names).map(|(r, name)| {
+    let columns = [("name", Left), ("id", Right), ("messages", Right), ("deleted", Left), ("goes", Left)];
+    let row = |r: &SessionRecord| {
         let leaves = store.leaves_trash_ms(r).map_or_else(|| "when it is emptied".to_owned(), when);
         let deleted = r.trashed_ms.map(when).unwrap_or_default();
-        line(&r.id.0.to_string(), name, &r.messages.to_string(), &deleted, &leaves)
-    }));
+        [r.name.clone(), r.id.0.to_string(), r.messages.to_string(), deleted, leaves]
+    };
+    let mut lines = table(columns, records.iter().map(row), line_cells());
     lines.push("Back with: sala-chat -r NAME, or -r ID where another session has the name.".to_owned());
     lines.join("\n")
 }
@@ -152,17 +141,9 @@ pub(super) fn show(context: &Context, name: &str) -> Result<Exit, Failure> {
         if context.json { String::new() } else { store.export(record.id, ExportFormat::Markdown, Scope::Branch)? };
     context.result(json, || text.trim_end().to_owned())?;
     if undone > 0 && !context.json {
-        context.note(&all_undone(&record.name, undone));
+        context.note("All messages of this session are undone; /redo in it brings them back");
     }
     Ok(Exit::Ok)
-}
-
-fn all_undone(name: &str, kept: u64) -> String {
-    let kept = counted(kept, "message");
-    format!(
-        "All messages of this session are undone. To restore them ({kept}): sala-chat -r {}, then /redo",
-        shell_word(name)
-    )
 }
 
 pub(super) fn confirmed(question: &str) -> Result<bool, Failure> {
@@ -199,12 +180,10 @@ pub(super) fn rm(context: &Context, names: &[String], yes: bool) -> Result<Exit,
     context.result(|| json!({ "trashed": names, "days": days }), text)
 }
 
-fn found(hits: &[SearchRow], width: Option<usize>) -> Vec<String> {
-    let (column, names) = name_column(hits.iter().map(|h| h.session.as_str()), width);
-    let line = |(h, name): (&SearchRow, &String)| {
-        format!("{} #{}  {}", ellipsis(name, column), h.number, first_words(&h.snippet, 100))
-    };
-    hits.iter().zip(&names).map(line).collect()
+fn found(hits: &[SearchRow], line: Option<usize>) -> Vec<String> {
+    let most = line.map_or(usize::MAX, |line| line / 2);
+    let row = |h: &SearchRow| format!("{} #{}  {}", ellipsis(&h.session, most), h.number, first_words(&h.snippet, 100));
+    hits.iter().map(row).collect()
 }
 
 pub(super) fn search(context: &Context, query: &str) -> Result<Exit, Failure> {
@@ -382,14 +361,9 @@ mod tests {
             assert_eq!(lines[1].contains("What does"), width >= 160);
         }
         let imported = SessionRow { name: "notes".into(), tokens: 0, pinned: true, ..row.clone() };
-        assert!(listed(&[imported], Some(80))[1].starts_with("notes (pinned)                 41         -  stale"));
+        assert!(listed(&[imported], Some(80))[1].starts_with("notes (pinned)  stale  2.3 GiB  "));
         let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
         assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
-        let message = all_undone("two words", 1);
-        assert!(
-            message.contains("(1 message)") && message.contains("sala-chat -r 'two words', then /redo"),
-            "{message}"
-        );
         let title = "What does annex C say about the notice period? ".repeat(4);
         let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
         let lines = listed(std::slice::from_ref(&long), None);

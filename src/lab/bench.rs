@@ -44,17 +44,14 @@ fn on_device(context: &Context, args: &BenchArgs) -> anyhow::Result<Value> {
         }
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
-            let real = !cuda.info().emulated;
-            let (bytes, size) = if real { (2 << 30, 8192) } else { (1 << 16, 128) };
-            let ceilings = cuda.ceilings(bytes, size).context("measuring the ceilings")?;
+            let ceilings = cuda.ceilings(2 << 30, 8192).context("measuring the ceilings")?;
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
                 "gemm_library": cuda.gemm_library(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings,
                 "notes": cuda.notes(),
             });
-            let read = real.then_some(ceilings.read_gb_per_s);
-            (machine, bench(&mut *cuda, &checkpoint, args, read)?)
+            (machine, bench(&mut *cuda, &checkpoint, args, Some(ceilings.read_gb_per_s))?)
         }
     };
     Ok(json!({"machine": machine, "fill": args.fill, "decode_steps": args.decode, "results": rows}))

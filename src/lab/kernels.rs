@@ -11,8 +11,9 @@ mod reference;
 mod table;
 mod whole;
 
-pub use operations::operations;
-pub use whole::run as whole_model;
+pub use cases::Sizes;
+pub use operations::{Extent, operations};
+pub use whole::{Plan, run as whole_model};
 
 use anyhow::bail;
 use serde_json::json;
@@ -26,14 +27,6 @@ use crate::cli::args::DoctorArgs;
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 use crate::config::settings::Device;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// For a CPU that emulates a device, in minutes: few rows, small sizes.
-    Emulated,
-    /// All row counts and positions, real head counts.
-    Device,
-}
 
 /// Runs the selected checks, or measures the rates. Exit code 1 for a miss.
 pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
@@ -52,11 +45,10 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    let extent = if device.info().emulated { Extent::Emulated } else { Extent::Device };
     if args.kernels {
-        operations(&mut checks, &mut Cpu::new(), &mut device, extent);
+        operations(&mut checks, &mut Cpu::new(), &mut device, &Extent::DEVICE);
         drop(device);
-        whole_model(&mut checks, || open(false).map_err(|f| f.message), extent);
+        whole_model(&mut checks, || open(false).map_err(|f| f.message), &Plan::DEVICE);
     }
     let (ceilings, rates) = match args.rates {
         true => rates::measure(&mut open(false)?, &mut checks),

@@ -27,7 +27,7 @@ pub(super) fn quantiles<const N: usize>(mut values: Vec<f64>, at: [f64; N]) -> [
 /// Prints the `figures` of a bench. Their `machine` has the `device` at least; facts that every bench reports are added.
 pub(super) fn print(context: &Context, args: &BenchArgs, figures: Value) -> Result<Exit, Failure> {
     let facts = json!({
-        "host": host(), "clocks": clocks(), "commit": args.commit.clone().or_else(commit),
+        "host": host(), "clocks": clocks(), "commit": args.commit,
         "version": env!("CARGO_PKG_VERSION"),
     });
     let bench = args.what.to_possible_value().map(|value| value.get_name().to_owned());
@@ -51,11 +51,6 @@ pub(super) fn joined(mut first: Value, second: Value) -> Value {
 fn clocks() -> Option<String> {
     let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
     printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
-}
-
-/// Short commit of the working tree the program runs in.
-fn commit() -> Option<String> {
-    printed("git", &["rev-parse", "--short", "HEAD"])
 }
 
 fn host() -> String {

@@ -133,19 +133,22 @@ pub(super) fn measure(context: &Context, args: &BenchArgs) -> Result<Value, Fail
     Ok(json!({"machine": machine, "questions": QUESTIONS, "answer_tokens": args.decode, "results": rows}))
 }
 
+/// Runs every load, after rounds that warm up.
+fn each(loads: &[Load], mut run: impl FnMut(Load) -> Result<Answered, Failure>) -> Result<Vec<Answered>, Failure> {
+    let measured = loads.iter().map(|load| {
+        (0..WARM_UPS).try_for_each(|round| run(load.warm_up(round)).map(drop))?;
+        run(*load)
+    });
+    measured.collect()
+}
+
 fn serve(context: &Context, loads: &[Load]) -> Result<Vec<Answered>, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let url = format!("http://{}", listener.local_addr()?);
     let serving = Serving::begin(context, open::engine_options(context)?, listener, None, true)?;
     let stop = serving.stop();
     let thread = std::thread::Builder::new().name("serving".into()).spawn(move || serving.run())?;
-    let measured = Server::ready(url, || thread.is_finished()).and_then(|server| {
-        let measured = loads.iter().map(|load| {
-            (0..WARM_UPS).try_for_each(|round| server.run(load.warm_up(round)).map(drop))?;
-            server.run(*load)
-        });
-        measured.collect()
-    });
+    let measured = Server::ready(url, || thread.is_finished()).and_then(|server| each(loads, |load| server.run(load)));
     stop.stop();
     let ended = thread.join().map_err(|_| failed("the server failed: see the lines above"))?;
     // The server's own error explains more than the client's failure to reach it.
@@ -244,11 +247,7 @@ fn alone(
     loads: &[Load],
 ) -> Result<(Vec<Answered>, String), Failure> {
     let mut bench = Alone { client: EngineClient::start(context)?, text, generate };
-    let mut measured = Vec::new();
-    for load in loads {
-        (0..WARM_UPS).try_for_each(|round| bench.run(load.warm_up(round)).map(drop))?;
-        measured.push(bench.run(*load)?);
-    }
+    let measured = each(loads, |load| bench.run(load))?;
     Ok((measured, bench.client.end()))
 }
 

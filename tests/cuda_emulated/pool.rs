@@ -3,7 +3,7 @@
 use sala_chat::backend::cuda::Cache;
 use sala_chat::backend::{Group, Place, synthetic_value};
 use sala_chat::lab::checks::{Check, Checks};
-use sala_chat::lab::kernels::{Extent, operations};
+use sala_chat::lab::kernels::{operations, whole_model};
 
 use super::*;
 
@@ -310,7 +310,7 @@ fn rows_of_all_blocks_are_unchanged_next_to_scored_rows() {
 #[test]
 fn every_operation_agrees_with_the_oracle_on_host_rows() {
     let mut checks = Checks::default();
-    operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), Extent::Emulated);
+    operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), &EXTENT);
     let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
 }
@@ -318,7 +318,7 @@ fn every_operation_agrees_with_the_oracle_on_host_rows() {
 #[test]
 fn the_built_in_model_writes_the_same_text_from_host_memory() {
     let mut checks = Checks::default();
-    sala_chat::lab::kernels::whole_model(&mut checks, || Ok(paged(Guards::Off)), Extent::Emulated);
+    whole_model(&mut checks, || Ok(paged(Guards::Off)), &PLAN);
     let failed: Vec<_> = checks.failed().map(Check::line).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }

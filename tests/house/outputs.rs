@@ -243,7 +243,7 @@ fn no_command_sends_hostile_text_to_a_terminal() {
         &["model", "path", "--model", NASTY],
         &["model", "verify", "--model", NASTY],
         &["model", "verify", model[0], model[1]],
-        &["doctor", "--files", "--model", "spec"],
+        &["doctor", "--model", "spec"],
         &["bench", "--model", NASTY],
         &["-p", "hi", "--model", NASTY],
         &["-p", "hi", "--model", "shard", "--no-save"],

@@ -98,21 +98,6 @@ pub struct TuningArgs {
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
     pub limits: Option<crate::backend::cuda::Card>,
-    /// Keep keys and values in host memory, with a pool of this many blocks per layer and head
-    #[cfg(feature = "cuda")]
-    #[arg(long, value_name = "BLOCKS", value_parser = pool_size, hide = true)]
-    pub pool: Option<crate::backend::cuda::PoolSize>,
-    /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
-    #[cfg(feature = "emulated")]
-    #[arg(long, value_name = "LIBRARY", hide = true)]
-    pub emulator: Option<PathBuf>,
-}
-
-/// As many rows are staged as the blocks hold.
-#[cfg(feature = "cuda")]
-fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
-    let blocks = whole(1..=MAX_POSITIONS / 64)(text)?;
-    Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 })
 }
 
 #[derive(Clone, Debug, Args)]
@@ -140,11 +125,8 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
     pub skip: Vec<String>,
     /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
-    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip", "plot"])]
+    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip"])]
     pub looked: bool,
-    /// Draw the needles into this file
-    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
-    pub plot: Option<PathBuf>,
     /// Print the Python script that makes reference logits with Hugging Face transformers
     #[arg(long)]
     pub script: bool,
@@ -164,9 +146,6 @@ pub struct DoctorArgs {
     /// Measure each kernel's speed at the full model's sizes
     #[arg(long)]
     pub rates: bool,
-    /// Names, sizes and hashes of the model's files
-    #[arg(long)]
-    pub files: bool,
     /// Verify every saved text and state, and repair what is damaged
     #[arg(long)]
     pub check: bool,

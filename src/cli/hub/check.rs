@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::Metadata;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::HubFile;
-use crate::core::files;
+use crate::model::Tensors;
 use crate::model::quantize::{self, Condition};
 
 const JSON_BYTES: u64 = 256 << 20;
@@ -30,8 +29,7 @@ pub enum Verdict {
     Wrong(String),
 }
 
-pub(super) const UNPUBLISHED: Verdict =
-    Verdict::Unverified("not verified: no published hash is known here (sala-chat model verify --hub asks for them)");
+pub(super) const UNPUBLISHED: Verdict = Verdict::Unverified("not verified: no hash of it is known here");
 
 impl Verdict {
     pub fn words(&self) -> &str {
@@ -63,9 +61,11 @@ impl From<Condition> for Verdict {
     }
 }
 
-/// Checks each file of an installed model and, with the hub's listing, what is missing. `report` hears of a file before it is read.
+/// Checks each file of an installed model: `packed` are the parts of a folder that this program packed, `published` what the
+/// hub lists, also what is missing. `report` hears of a file before it is read.
 pub fn verify(
     folder: &Path,
+    mut packed: BTreeMap<String, Condition>,
     published: &[HubFile],
     report: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Vec<(String, Verdict)>> {
@@ -74,50 +74,31 @@ pub fn verify(
     // Adds files of subfolders and missing ones.
     all.extend(published.iter().map(|file| (file.path.clone(), folder.join(&file.path))));
     let mut rows = Vec::new();
-    for (name, path) in all {
+    for (name, path) in all.into_iter().filter(|(name, _)| !quantize::is_aside(name)) {
         let known = published.iter().find(|file| file.path == name);
-        let verdict = match fs::metadata(&path) {
-            Ok(meta) if meta.is_file() => {
+        let verdict = match (packed.remove(&name), fs::metadata(&path)) {
+            (Some(condition), _) => condition.into(),
+            (None, Ok(meta)) if meta.is_file() => {
                 report(&name, meta.len());
                 verdict(&path, &name, meta.len(), known)?
             }
-            Ok(_) if known.is_none() => continue,
-            Ok(_) | Err(_) => Verdict::Wrong("missing".to_owned()),
+            (None, Ok(_)) if known.is_none() => continue,
+            (None, _) => Verdict::Wrong("missing".to_owned()),
         };
         rows.push((name, verdict));
     }
+    rows.extend(packed.into_iter().map(|(name, condition)| (name, condition.into())));
     Ok(rows)
-}
-
-/// Checks a folder that this program packed against its recorded hashes. `None`: no packed or no finished folder.
-pub fn verify_packed(
-    folder: &Path,
-    report: &mut dyn FnMut(&str, u64),
-) -> std::io::Result<Option<Vec<(String, Verdict)>>> {
-    let Some(mut parts) = quantize::check(folder, report) else { return Ok(None) };
-    let mut rows = Vec::new();
-    // Only checks readability, no hashes.
-    for (name, verdict) in verify(folder, &[], &mut |_, _| ())? {
-        if quantize::is_aside(&name) {
-            continue;
-        }
-        let verdict = match (parts.remove(&name), verdict) {
-            (Some(condition), _) => Verdict::from(condition),
-            (None, Verdict::Wrong(why)) => Verdict::Wrong(why),
-            (None, _) => Verdict::Unverified("not verified: packing records no hash of it"),
-        };
-        rows.push((name, verdict));
-    }
-    rows.extend(parts.into_iter().map(|(name, condition)| (name, Verdict::from(condition))));
-    Ok(Some(rows))
 }
 
 fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> std::io::Result<Verdict> {
     if let Some(file) = published.filter(|file| file.bytes != bytes) {
         return Ok(Verdict::Wrong(format!("{bytes} bytes, published are {}", file.bytes)));
     }
-    if name.ends_with(".safetensors") && !is_whole(path) {
-        return Ok(Verdict::Wrong("shorter than its header says".to_owned()));
+    if name.ends_with(".safetensors")
+        && let Err(e) = Tensors::open_files(&[path.to_owned()])
+    {
+        return Ok(Verdict::Wrong(e.to_string()));
     }
     if name.ends_with(".json")
         && let Err(e) = serde_json::from_reader::<_, serde::de::IgnoredAny>(File::open(path)?.take(JSON_BYTES))
@@ -160,35 +141,12 @@ fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Whether a file of tensors is as long as its header says.
-fn is_whole(path: &Path) -> bool {
-    let bytes = || -> Option<(u64, u64)> {
-        let (mut file, bytes) = files::open(path).ok()?;
-        let mut size = [0; 8];
-        file.read_exact(&mut size).ok()?;
-        let header = Some(u64::from_le_bytes(size)).filter(|header| *header <= files::HEADER_BYTES)?;
-        let tensors: Metadata = serde_json::from_reader(BufReader::new(file.take(header))).ok()?;
-        Some((bytes, 8 + header + tensors.data_len() as u64))
-    };
-    bytes().is_some_and(|(there, named)| there == named)
-}
-
-/// A complete folder has a config, each weight file of the index in its whole length, and for a model its tokenizer.
+/// A complete folder has a config, every weight file whole, and for a model its tokenizer.
 pub fn complete(folder: &Path, what: Kind) -> bool {
-    let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
-    let weights = |name: &str| has(name) && is_whole(&folder.join(name));
-    if !has("config.json") || (what == Kind::Model && !(has("tokenizer.json") && has("tokenizer_config.json"))) {
-        return false;
-    }
-    let index = crate::model::WEIGHTS_INDEX;
-    if !folder.join(index).exists() {
-        return weights("model.safetensors");
-    }
-    let parsed = File::open(folder.join(index)).ok();
-    let parsed = parsed.and_then(|f| serde_json::from_reader::<_, serde_json::Value>(f.take(JSON_BYTES)).ok());
-    let map = parsed.as_ref().and_then(|i| i.get("weight_map")).and_then(|m| m.as_object());
-    let mut names: Vec<&str> = map.into_iter().flat_map(|m| m.values().map(|f| f.as_str().unwrap_or(""))).collect();
-    names.sort_unstable();
-    names.dedup();
-    !names.is_empty() && names.iter().all(|name| !name.contains(['/', '\\']) && weights(name))
+    let has = |name: &&str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
+    let files: &[&str] = match what {
+        Kind::Model => &["config.json", "tokenizer.json", "tokenizer_config.json"],
+        Kind::Head => &["config.json"],
+    };
+    files.iter().all(has) && Tensors::open_dir(folder).is_ok()
 }

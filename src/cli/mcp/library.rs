@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use serde_json::{Value, json};
+
 use crate::cli::{Context, open};
 use crate::core::transcript::{Match, Quote};
 use crate::runtime::protocol::SearchRow;
@@ -17,15 +19,6 @@ pub(super) struct Library {
     context: Context,
     store: Mutex<Option<Arc<Store>>>,
     renderer: OnceLock<Result<Renderer, String>>,
-}
-
-pub(super) struct Found {
-    pub(super) quote: Quote,
-    /// The lines of the document, and the text with what differs from them marked.
-    pub(super) lines: Vec<String>,
-    pub(super) differences: Option<String>,
-    /// Without a match: the line that shares most with the text.
-    pub(super) nearest: Option<u64>,
 }
 
 impl Library {
@@ -82,37 +75,33 @@ impl Library {
         text_as_read(&store, self.renderer()?, &record).map_err(|e| e.to_string())?.ok_or_else(gone)
     }
 
-    pub(super) fn find(&self, name: &str, wanted: &str) -> Result<Found, String> {
+    /// Looks a passage up in a document: the quote, with the document's lines there, or the line that shares most with it.
+    pub(super) fn find(&self, name: &str, wanted: &str) -> Result<Value, String> {
         let wanted = wanted.trim();
         if wanted.is_empty() {
             return Err("The text to find is empty.".to_owned());
         }
         let text = self.text(name)?;
+        let (mut quote, mut differences, mut nearest) = (Quote::default(), None, None);
         if let Some(at) = text.find(wanted) {
             let line = |end: usize| text.get(..end).map_or(0, |before| before.matches('\n').count() as u64) + 1;
-            let quote = Quote {
-                text: wanted.to_owned(),
-                matched: Match::Exact,
-                document: Some(name.to_owned()),
-                first_line: line(at),
-                last_line: line(at + wanted.len()),
-                ..Quote::default()
-            };
-            return Ok(Found { lines: lines(&quote, &text), quote, differences: None, nearest: None });
-        }
-        let index = Index::new(&text);
-        let source = [Source { name, text: &text, index: &index }];
-        let block: String = wanted.lines().filter(|line| !line.trim().is_empty()).map(|l| format!("> {l}\n")).collect();
-        let found = cited::compared(&block, &source).into_iter().next();
-        let (quote, marked) =
-            found.unwrap_or_else(|| (Quote { text: wanted.to_owned(), ..Quote::default() }, String::new()));
-        Ok(match quote.matched {
-            Match::None => {
-                let nearest = cited::nearest(wanted, &source).map(|(_, line, _)| line);
-                Found { quote, lines: Vec::new(), differences: None, nearest }
+            (quote.matched, quote.first_line, quote.last_line) = (Match::Exact, line(at), line(at + wanted.len()));
+        } else {
+            let index = Index::new(&text);
+            let source = [Source { name, text: &text, index: &index }];
+            let written = wanted.lines().filter(|line| !line.trim().is_empty());
+            let block: String = written.map(|line| format!("> {line}\n")).collect();
+            match cited::compared(&block, &source).into_iter().find(|(quote, _)| quote.matched != Match::None) {
+                Some((found, marked)) => (quote, differences) = (found, Some(marked)),
+                None => nearest = cited::nearest(wanted, &source).map(|(_, line, _)| line),
             }
-            _ => Found { lines: lines(&quote, &text), quote, differences: Some(marked), nearest: None },
-        })
+        }
+        let found = quote.matched != Match::None;
+        let lines: Vec<&str> = quote.lines(&text).map(|(_, line)| line).filter(|_| found).collect();
+        Ok(json!({
+            "match": quote.matched, "document": name, "first_line": quote.first_line, "last_line": quote.last_line,
+            "page": quote.page, "lines": lines, "differences": differences, "nearest_line": nearest,
+        }))
     }
 
     pub(super) fn search(&self, text: &str) -> Result<Vec<SearchRow>, String> {
@@ -122,8 +111,4 @@ impl Library {
         let Some(store) = self.store()? else { return Ok(Vec::new()) };
         store.search(text, HITS, &Watch::NONE).map_err(|e| e.to_string())
     }
-}
-
-fn lines(quote: &Quote, text: &str) -> Vec<String> {
-    quote.lines(text).map(|(_, line)| line.to_owned()).collect()
 }

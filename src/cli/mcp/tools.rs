@@ -6,8 +6,9 @@ use std::sync::Arc;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
-    Implementation, ListResourcesResult, PaginatedRequestParams, ProgressNotificationParam, ReadResourceRequestParams,
-    ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ServerCapabilities, ServerConfig,
+    CallToolResult, Implementation, ListResourcesResult, PaginatedRequestParams, ProgressNotificationParam,
+    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
+    ServerCapabilities, ServerConfig,
 };
 use rmcp::schemars::{self, JsonSchema};
 use rmcp::service::RequestContext;
@@ -190,9 +191,8 @@ impl Tools {
     /// or none; with line numbers and the document's own text. Needs no model. Use it to check a quote.
     #[tool(annotations(title = "Find a quote", read_only_hint = true, open_world_hint = false))]
     async fn find_quote(&self, Parameters(args): Parameters<FindArgs>) -> Answered {
-        let name = args.document.clone();
         let found = self.look(move |library| library.find(&args.document, &args.text)).await?;
-        Ok(answers::found(&name, &found))
+        Ok(CallToolResult::structured(found))
     }
 
     /// Find where along a document the answer to a question changes: the question is asked at several places, each time

@@ -64,6 +64,17 @@ fn looked_at_by_sentence(answer: &Message) -> Value {
     sentences.iter().map(|(text, seen)| json!({ "text": text, "looked_at": looked_at(seen) })).collect()
 }
 
+pub(super) fn cut_off(answer: &Message) -> Option<String> {
+    let why = match answer.meta.finish? {
+        Finish::Length => "sampling.max_tokens; --max-tokens N sets another limit",
+        Finish::Context => "the context is full; --ctx N sets another",
+        Finish::Repeats => "it began to repeat itself; sampling.stop_loops",
+        Finish::Stop | Finish::Stopped | Finish::Failed => return None,
+    };
+    let after = counted(answer.meta.completion_tokens, "token");
+    Some(format!("The answer was cut off at {after} ({why})"))
+}
+
 impl Run {
     pub(super) fn take(&mut self, answer: Message) {
         self.answers.push(answer);
@@ -95,37 +106,6 @@ impl Run {
             })
         };
         self.answers.iter().map(one).collect()
-    }
-
-    pub(super) fn cut_off(&self, answer: &Message) -> Option<String> {
-        match answer.meta.finish? {
-            Finish::Length => {
-                let limit = self.meters.settings.iter().find(|(name, _)| *name == "max_tokens").map(|(_, limit)| limit);
-                let limit = limit.and_then(|limit| limit.parse().ok());
-                let at = limit.map_or(String::new(), |limit| format!(" at {}", counted(limit, "token")));
-                Some(format!("The answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
-            }
-            Finish::Context => {
-                let limit = self.meters.context_limit;
-                Some(format!("The answer was cut off: the context of {limit} tokens is full (--ctx N sets another)"))
-            }
-            Finish::Repeats => {
-                let after = answer.meta.completion_tokens;
-                let why = "it began to repeat itself (sampling.stop_loops)";
-                Some(format!("The answer was cut off after {after} tokens: {why}"))
-            }
-            Finish::Stop | Finish::Stopped | Finish::Failed => None,
-        }
-    }
-
-    /// A hint if all answers are the same.
-    pub(super) fn all_equal(&self) -> Option<String> {
-        let (first, others) = self.answers.split_first().filter(|(_, others)| !others.is_empty())?;
-        let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
-        let count = self.answers.len();
-        equal.then(|| {
-            format!("The {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
-        })
     }
 
     fn usage(&self, answer: &Message) -> Value {
@@ -231,24 +211,17 @@ mod tests {
         };
         assert_eq!((&unsaved(true)["session"], &unsaved(false)["session"]), (&json!("notes"), &Value::Null));
         let cut_off = |finish| {
-            let settings = vec![("max_tokens", "12".to_owned())];
-            let run = Run { meters: Meters { settings, context_limit: 4_096, ..Meters::default() }, ..Run::default() };
             let meta = MessageMeta { finish, completion_tokens: 7, ..MessageMeta::default() };
-            run.cut_off(&Message { meta, ..answer.clone() }).unwrap_or_default()
+            super::cut_off(&Message { meta, ..answer.clone() }).unwrap_or_default()
         };
-        assert!(cut_off(Some(Finish::Length)).contains("at 12 tokens"));
-        assert!(cut_off(Some(Finish::Context)).contains("4096 tokens is full"));
-        assert!(cut_off(Some(Finish::Repeats)).contains("after 7 tokens"));
+        assert!(cut_off(Some(Finish::Length)).contains("at 7 tokens (sampling.max_tokens;"));
+        assert!(cut_off(Some(Finish::Context)).contains("at 7 tokens (the context is full;"));
+        assert!(cut_off(Some(Finish::Repeats)).contains("at 7 tokens (it began to repeat itself;"));
         assert_eq!([cut_off(Some(Finish::Stop)), cut_off(None)], ["", ""]);
         let rate = |completion_tokens, tokens_per_s| {
             decode_rate(&MessageMeta { completion_tokens, tokens_per_s, ..MessageMeta::default() })
         };
         assert_eq!([rate(5, 100.0), rate(5, 101.0), rate(0, 0.0)], [Some(100.0), None, None]);
-        let twins = |seed| {
-            let twin = |seed| Message { meta: MessageMeta { seed, ..answer.meta.clone() }, ..answer.clone() };
-            Run { answers: vec![twin(Some(3)), twin(seed)], ..Run::default() }.all_equal()
-        };
-        assert!(twins(Some(3)).is_some_and(|why| why.contains("--temp")) && twins(Some(4)).is_none());
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

@@ -6,7 +6,7 @@ use super::super::args::Format;
 use super::super::failure::Failure;
 use super::super::notices::{self, ProgressLine};
 use super::super::{Context, out};
-use super::facts::{Run, reason};
+use super::facts::{Run, cut_off, reason};
 use crate::config::settings::ThoughtView;
 use crate::core::sanitize::Clean;
 use crate::core::transcript::Message;
@@ -155,7 +155,7 @@ impl<'a> Printer<'a> {
                     self.note(Level::Info, &quotes);
                 }
                 // The JSON formats contain the reason.
-                if let Some(why) = run.answers.iter().find_map(|m| run.cut_off(m)) {
+                if let Some(why) = run.answers.iter().find_map(cut_off) {
                     self.note(Level::Warn, &why);
                 }
                 Ok(())

@@ -34,24 +34,18 @@ impl Plain {
                 self.parallel.clear();
                 self.opened = view.opened;
                 self.documents = view.tree.documents.into_iter().map(|d| d.name).collect();
-                let shown = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
-                if self.session_shown == shown {
+                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
+                let shown = (view.serial, view.name.clone(), Some(last.map_or(String::new(), |m| m.text.clone())));
+                // After its files were read again, a session ends with the same answer.
+                if self.shown == shown {
                     return out;
                 }
-                self.session_shown = shown;
-                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
-                let answer = last.map_or(String::new(), |m| m.text.clone());
-                let answer_shown = (view.serial, view.name.clone(), answer);
-                // After its files were read again, a session ends with the same answer.
-                let is_known = last.is_some_and(|m| !m.text.is_empty()) && answer_shown == self.answer_shown;
-                self.answer_shown = answer_shown;
-                if !view.name.is_empty() && !is_known {
+                self.shown = shown;
+                if !view.name.is_empty() {
                     let messages = counted(view.messages.len() as u64, "message");
                     out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
                 }
-                if let Some(last) = last.filter(|_| !is_known) {
-                    out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
-                }
+                out.extend(last.map(|last| Out::Line(format!("sala: {}", sanitize(&last.text)))));
                 // A continuation is printed from here on.
                 self.printed = last.map_or(0, |m| m.text.len());
                 self.pending.clear();
@@ -59,15 +53,14 @@ impl Plain {
             }
             Notice::Named { name, opened } => {
                 let news = !opened.is_empty() && !self.opened.iter().any(|o| o.name == name);
-                self.answer_shown.1.clone_from(&name);
+                self.shown.1.clone_from(&name);
                 self.opened = opened;
                 if news {
                     out.push(Out::Line(format!("Session {}.", sanitize_line(&name))));
                 }
             }
             Notice::Added(m) => {
-                self.session_shown = None;
-                self.answer_shown.2.clear();
+                self.shown.2 = None;
                 self.pending.clear();
                 (self.printed, self.speaking, self.thinking) = (0, false, false);
                 self.reading_for_question &= m.role != Role::Document;
@@ -85,7 +78,7 @@ impl Plain {
             Notice::Several(answers) => {
                 out.push(Out::Line(format!("{} answers are being written.", answers.len())));
                 self.parallel = answers;
-                self.session_shown = None;
+                self.shown.2 = None;
             }
             // Parallel answers are printed when complete.
             Notice::Delta { message, .. } if self.parallel.iter().any(|(id, _)| *id == message) => {}
@@ -151,20 +144,9 @@ impl Plain {
         Some(format!("In {}: {event}. /resume {} opens it.", sanitize_line(name), command_word(name)))
     }
 
-    /// From a pipe the next line may answer a question; after the end of input it is refused.
     fn question(&mut self, id: u64, text: &str, choices: Vec<Choice>, out: &mut Vec<Out>) {
         out.extend([sanitize(text).into_owned(), keys(&choices)].map(Out::Line));
-        let question = OpenQuestion { id, choices };
-        let next = self.queue.front().filter(|_| !self.prompts).map(|line| question.is_answered_by(line));
-        self.question = Some(question);
-        match next {
-            Some(true) => {
-                let line = self.queue.pop_front().unwrap_or_default();
-                out.extend(self.entered(&line));
-            }
-            None if !self.ended => {}
-            Some(false) | None => out.extend(self.refuse()),
-        }
+        self.question = Some(OpenQuestion { id, choices });
     }
 
     fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
@@ -190,7 +172,7 @@ impl Plain {
         out.push(Out::Line(String::new()));
         // A continuation begins a new line.
         self.printed = m.text.len();
-        self.answer_shown.2.clone_from(&m.text);
+        self.shown.2 = Some(m.text.clone());
         self.speaking = false;
         self.ending(m, out);
     }

@@ -21,8 +21,6 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -39,7 +37,7 @@ use crate::cli::{Context, Exit, Failure, open};
 use crate::core::counted;
 use crate::engine::protocol::{Dtype, Precision, Token};
 use crate::model::Checkpoint;
-use crate::text::{TextModel, decode};
+use crate::text::TextModel;
 
 use numbers::Distances;
 
@@ -75,7 +73,6 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         context.print(reference::SCRIPT.trim_end())?;
         return Ok(Exit::Ok);
     }
-    args.plot.iter().try_for_each(|path| check_plot(path, skips(args, "needles")))?;
     if args.looked {
         return report(context, &open::model(context)?.name, &[looked::measure(context, &args.lengths)?]);
     }
@@ -92,15 +89,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => eval.judge(&mut *cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
-    let exit = report(context, checkpoint.name(), &parts)?;
-    if let Some(path) = &args.plot {
-        // Written after the report, so that a full disk does not lose it.
-        let svg = parts.iter().find(|p| p.name == "needles").and_then(|p| p.data["svg"].as_str());
-        let svg = svg.ok_or_else(|| failed("internal error: there is no picture of the needles"))?;
-        let written = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
-        written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
-    }
-    Ok(exit)
+    report(context, checkpoint.name(), &parts)
 }
 
 /// Prints the parts; exit code 1 if one misses its budget.
@@ -125,23 +114,6 @@ fn report(context: &Context, model: &str, parts: &[Part]) -> Result<Exit, Failur
 
 fn skips(args: &EvalArgs, part: &str) -> bool {
     args.skip.iter().any(|skipped| skipped == part)
-}
-
-/// Refuses a picture that cannot be written before the long work starts.
-fn check_plot(path: &Path, no_needles: bool) -> Result<(), Failure> {
-    if path.extension().is_none_or(|e| e != "svg") {
-        return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
-    }
-    if no_needles {
-        return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
-    }
-    let missing = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
-    let why = match (path.symlink_metadata().is_ok(), missing) {
-        (true, _) => format!("{} is there already: give --plot another name", path.display()),
-        (_, Some(folder)) => format!("{}: no such folder", folder.display()),
-        (false, None) => return Ok(()),
-    };
-    Err(Failure::new(Exit::Disk, why))
 }
 
 struct Eval<'a> {
@@ -190,22 +162,17 @@ impl Eval<'_> {
                 context.note(&format!("needles in {length} tokens"));
                 cells.extend(needles::measure(&mut subject, text, *length)?);
             }
-            parts.push(needles_part(&cells, checkpoint.name()));
+            parts.push(needles_part(&cells));
         }
         Ok(parts)
     }
 
-    /// Tokens of `--text`, decoded like a loaded document; window and stride.
+    /// Tokens of `--text`, window and stride.
     fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
-        let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
-        let decoded = decode(bytes, false).map_err(|what| {
-            failed(format!("{}: not text ({what})", path.display())).hint("Convert it to text first")
-        })?;
-        if let Some(encoding) = decoded.guessed {
-            self.context.note(&format!("{}: encoding unclear; read as {encoding}", path.display()));
-        }
         let mut tokens: Vec<Token> = self.text.tokenizer.bos.into_iter().collect();
-        tokens.extend(self.text.tokenizer.encode_plain(&decoded.text)?);
+        for document in open::documents(self.context, path)? {
+            tokens.extend(self.text.tokenizer.encode_plain(&document.text)?);
+        }
         let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
         let stride = self.args.stride.unwrap_or((window / 2).max(1));
         reference::check_windows(window, stride)?;
@@ -293,11 +260,11 @@ fn consistency_part<B: DraftOps>(
     Ok(Part { name: "consistency", ok: Some(ok), rows, data: json!(list) })
 }
 
-fn needles_part(cells: &[needles::Cell], title: &str) -> Part {
+fn needles_part(cells: &[needles::Cell]) -> Part {
     let (questions, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.questions, f + c.found));
     let ok = found as f64 >= FOUND * questions as f64;
     let mut rows = vec![format!("    {found} of {questions} found")];
     rows.extend(needles::table(cells));
-    let data = json!({"asked": questions, "found": found, "cells": cells, "svg": needles::svg(cells, title)});
+    let data = json!({"asked": questions, "found": found, "cells": cells});
     Part { name: "needles", ok: Some(ok), rows, data }
 }

@@ -205,34 +205,6 @@ pub fn table(cells: &[Cell]) -> Vec<String> {
     rows
 }
 
-pub fn svg(cells: &[Cell], title: &str) -> String {
-    let (side, left, top) = (48, 70, 50);
-    let width = left + side * cells.len().div_ceil(DEPTHS.len()) + 20;
-    let height = top + side / 2 * DEPTHS.len() + 40;
-    let size = format!("width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\"");
-    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let text = |x: usize, y: usize, text: &str| format!("<text x=\"{x}\" y=\"{y}\">{text}</text>");
-    let mut lines = vec![
-        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" {size}>"),
-        format!("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>{}", text(10, 20, &title)),
-    ];
-    for (i, cell) in cells.iter().enumerate() {
-        let (column, row) = (i / DEPTHS.len(), i % DEPTHS.len());
-        let (x, y) = (left + column * side, top + row * side / 2);
-        if row == 0 {
-            lines.push(text(x, top - 8, &cell.length.to_string()));
-        }
-        let share = cell.found as f64 / cell.questions.max(1) as f64;
-        let (red, green) = ((220.0 * (1.0 - share)) as u8 + 20, (160.0 * share) as u8 + 40);
-        let place = format!("x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\"", side - 2, side / 2 - 2);
-        let title = format!("<title>{}/{}</title>", cell.found, cell.questions);
-        lines.push(format!("<rect {place} fill=\"rgb({red},{green},60)\">{title}</rect>"));
-    }
-    lines.extend(DEPTHS.iter().enumerate().map(|(y, depth)| text(10, top + y * side / 2 + 15, &format!("{depth} %"))));
-    lines.push("</svg>\n".to_owned());
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

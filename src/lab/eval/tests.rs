@@ -126,10 +126,7 @@ fn the_built_in_model_is_consistent_and_finds_needles() {
     let questions: usize = cells.iter().map(|c| c.questions).sum();
     assert_eq!((cells.len(), questions), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
     assert!(cells.iter().all(|c| c.length.abs_diff(1_024) < 512), "{cells:?}");
-    let part = needles_part(&cells, "a <title>");
-    assert_eq!(part.rows.len(), 2 + needles::DEPTHS.len());
-    let svg = part.data["svg"].as_str().unwrap();
-    assert!(svg.contains("a &lt;title&gt;") && svg.matches("<rect").count() == 1 + cells.len());
+    assert_eq!(needles_part(&cells).rows.len(), 2 + needles::DEPTHS.len());
 }
 
 #[test]

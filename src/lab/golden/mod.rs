@@ -18,8 +18,8 @@ use safetensors::Dtype as FileDtype;
 use serde_json::json;
 
 use super::checks::{Check, report};
-use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
+use crate::backend::{BackendError, Memory};
 use crate::cli::args::DoctorArgs;
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
@@ -28,19 +28,14 @@ use crate::model::{ModelError, Result, Tensors};
 
 /// `sala-chat doctor --fixtures DIR`: a miss is named and gives exit code 1.
 pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
-    fn replayed<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<Check>), Failure> {
-        let device = b.describe();
-        let checks = replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        Ok((device, checks))
-    }
     std::fs::metadata(dir).map_err(|e| Failure::input(dir, &e))?;
     let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
-        Opened::Cpu(cpu, note) => {
+        Opened::Cpu(mut cpu, note) => {
             note.iter().for_each(|note| context.note(note));
-            replayed(dir, *cpu)?
+            (cpu.describe(), replay(dir, &mut *cpu)?)
         }
         #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => replayed(dir, *cuda)?,
+        Opened::Cuda(mut cuda) => (cuda.describe(), replay(dir, &mut *cuda)?),
     };
     report(context, device.clone(), &checks, json!({"device": device}), Vec::new())
 }

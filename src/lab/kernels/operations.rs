@@ -7,8 +7,8 @@ use super::reference::Judged;
 use super::table::{
     ATTENTION, BF16, DRAFT_NORMED, EXACT, GATE_OUTPUT_NORMED, Group, NORM_LINEAR, Pair, modes, name, operations_of,
 };
-use super::{Extent, relative, same_bits};
 use super::{fp8, ready};
+use super::{relative, same_bits};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::forms::{Group4, UNIT_COLUMNS};
@@ -29,27 +29,39 @@ const PACKED_FORMS: [Form; 8] = [
     Form::Nvfp4,
 ];
 
-pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
-    let real = Sizes {
-        hidden: 1024,
-        intermediate: 1536,
-        vocab: 5003,
-        heads: 32,
-        kv_heads: 2,
-        lightning_heads: 32,
-        form: Form::Bf16,
-        in_fp8: false,
+/// What the operations are checked with.
+pub struct Extent {
+    pub sizes: Sizes,
+    /// Width of a third of the draft head's input.
+    pub wide: usize,
+    /// Rows of verify and prefill passes.
+    pub verify: &'static [usize],
+    pub prefill: &'static [usize],
+    pub positions: &'static [usize],
+}
+
+impl Extent {
+    /// Real head counts; `wide` is the width of the 9B model's auxiliary hidden states.
+    pub const DEVICE: Extent = Extent {
+        sizes: Sizes {
+            hidden: 1024,
+            intermediate: 1536,
+            vocab: 5003,
+            heads: 32,
+            kv_heads: 2,
+            lightning_heads: 32,
+            form: Form::Bf16,
+            in_fp8: false,
+        },
+        wide: 4096,
+        verify: &[1, 2, 5, 8, 16],
+        prefill: &[63, 64, 65, 1000],
+        positions: &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
     };
-    let small = Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, lightning_heads: 2, ..real };
-    // On a device, `wide` is the width of the 9B model's auxiliary hidden states; emulated, more columns than one round
-    // takes.
-    let (sizes, wide, verify, prefill, positions): (Sizes, usize, &[usize], &[usize], &[usize]) = match extent {
-        Extent::Emulated => (small, 512, &[1, 5, 16], &[65], &[63, 6143]),
-        Extent::Device => {
-            let positions = &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000];
-            (real, 4096, &[1, 2, 5, 8, 16], &[63, 64, 65, 1000], positions)
-        }
-    };
+}
+
+pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: &Extent) {
+    let Extent { sizes, wide, verify, prefill, positions } = *extent;
     let pair = &mut Pair { cpu, dev };
     let passes = cases::passes(verify, prefill);
     for pass in passes.iter().copied() {

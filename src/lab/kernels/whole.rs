@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow, bail, ensure};
 
-use super::{Extent, same_bits};
+use super::same_bits;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
@@ -17,37 +17,31 @@ const LIMIT: usize = 8192;
 /// the logits.
 const MARGIN: f32 = 0.15;
 
-struct Plan {
-    model: &'static str,
-    read: usize,
+pub struct Plan {
+    pub model: &'static str,
+    pub read: usize,
     /// The same for prefill in fp8: longer than the first rows of a segment, which are in bf16.
-    read_in_fp8: usize,
+    pub read_in_fp8: usize,
     /// Prompt lengths of the greedy texts; `steps` is the length of the texts.
-    texts: &'static [usize],
-    steps: usize,
-    row_counts: &'static [usize],
+    pub texts: &'static [usize],
+    pub steps: usize,
+    pub row_counts: &'static [usize],
     /// Groups of sequences in shared passes: (tokens read, rows) of each.
-    groups: &'static [&'static [(usize, usize)]],
+    pub groups: &'static [&'static [(usize, usize)]],
 }
 
-const EMULATED: Plan = Plan {
-    model: "synthetic:tiny",
-    read: 70,
-    read_in_fp8: 330,
-    texts: &[66],
-    steps: 4,
-    row_counts: &[5, 16],
-    groups: &[&[(330, 6), (5, 1), (33, 3)]],
-};
-const DEVICE: Plan = Plan {
-    model: "demo",
-    read: 1000,
-    read_in_fp8: 3000,
-    texts: &[100, 3000],
-    steps: 64,
-    row_counts: &[2, 5, 8, 16],
-    groups: &[&[(1000, 1), (1000, 1)], &[(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)], &SIXTEEN],
-};
+impl Plan {
+    pub const DEVICE: Plan = Plan {
+        model: "demo",
+        read: 1000,
+        read_in_fp8: 3000,
+        texts: &[100, 3000],
+        steps: 64,
+        row_counts: &[2, 5, 8, 16],
+        groups: &[&[(1000, 1), (1000, 1)], &[(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)], &SIXTEEN],
+    };
+}
+
 /// One row each, after 100 to 6,850 tokens.
 const SIXTEEN: [(usize, usize); 16] = {
     let (mut all, mut n) = ([(0, 1); 16], 0);
@@ -59,11 +53,10 @@ const SIXTEEN: [(usize, usize); 16] = {
 };
 
 /// Runs all checks; `open` gives a fresh device each time.
-pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
-    let plan = if extent == Extent::Emulated { EMULATED } else { DEVICE };
+pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, plan: &Plan) {
     for (prefill, about) in [(Precision::Bf16, ""), (Precision::Fp8, " in fp8")] {
         let device = open().map_err(|e| anyhow!(e));
-        if let Err(e) = device.and_then(|device| with(checks, &plan, device, prefill)) {
+        if let Err(e) = device.and_then(|device| with(checks, plan, device, prefill)) {
             checks.add(format!("{} loads{about}", plan.model), || Err(e));
         }
     }

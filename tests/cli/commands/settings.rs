@@ -1,6 +1,5 @@
 //! Settings: shown, checked, changed; presets.
 
-use std::path::Path;
 
 use super::{Home, err, out};
 
@@ -129,37 +128,6 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     let empty =
         home.command(&["model", "path"]).env("SALA_CHAT_CONFIG", "").env("SALA_CHAT_DATA_DIR", "").output().unwrap();
     assert!(!err(&empty).contains("a value is required"), "{}", err(&empty));
-}
-
-#[test]
-fn settings_the_template_lacks_are_reported_with_alternatives() {
-    let home = Home::new();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = home.path("model");
-    std::fs::create_dir_all(&folder).unwrap();
-    for (from, to) in [
-        ("assets/demo/config.json", "config.json"),
-        ("assets/demo/tokenizer.json", "tokenizer.json"),
-        ("assets/demo/tokenizer_config.json", "tokenizer_config.json"),
-        ("tests/templates/released.jinja", "chat_template.jinja"),
-    ] {
-        std::fs::copy(root.join(from), folder.join(to)).unwrap();
-    }
-    let check = |mode: &str| {
-        let text = format!("model.source = {:?}\nthinking.mode = {mode:?}\n", folder.display().to_string());
-        home.write(".config/sala-chat/config.toml", text);
-        let output = home.run(&["config", "check"]);
-        assert!(output.status.success(), "{}", err(&output));
-        out(&output).to_owned()
-    };
-    for mode in ["on", "off"] {
-        let output = check(mode);
-        assert!(output.contains("cannot switch thinking") && output.contains("thinking.budget"), "{output}");
-    }
-    assert_eq!(check("auto").lines().count(), 1);
-    // The built-in model can.
-    home.write(".config/sala-chat/config.toml", "model.source = \"demo\"\nthinking.mode = \"off\"\n");
-    assert_eq!(out(&home.run(&["config", "check"])).lines().count(), 1);
 }
 
 #[test]
