@@ -193,8 +193,9 @@ fn bytes_of_a_character_are_joined_over_events() {
 fn an_empty_error_with_an_answer_is_none() {
     let of = |error| json!({"error": error, "choices": [{"error": error, "delta": {"content": "Yes."}, "finish_reason": "stop"}]});
     let answers = [json!(false), json!(""), json!({}), json!(null)].map(of);
-    let server =
-        ChatServer::start(answers.iter().map(|answer| streamed(&[&events(&[answer.clone()]), DONE])).collect());
+    let server = ChatServer::start(
+        answers.iter().map(|answer| streamed(&[&events(std::slice::from_ref(answer)), DONE])).collect(),
+    );
     let mut client = Client::of(&server);
     for answer in answers {
         assert_eq!(client.ask("q").text, "Yes.", "{answer}");
