@@ -16,7 +16,7 @@ use crate::config::commands::{WhileBusy, line_of};
 use crate::store::{SaveEvent, SessionFilter, StoreError};
 use crate::text::near::meant;
 
-/// An error as a sentence. Some begin with a path, which stays as it is.
+/// An error as a sentence. Some begin with a path or an address, which stays as it is.
 fn in_chat(error: &RuntimeError) -> String {
     use StoreError::{Exists, Import, IsFolder, NoInput, NotAFile, NotOurs};
     let text = error.to_string();
@@ -25,6 +25,7 @@ fn in_chat(error: &RuntimeError) -> String {
         RuntimeError::Store(
             Exists { .. } | Import { .. } | IsFolder { .. } | NoInput { .. } | NotAFile { .. } | NotOurs { .. },
         ) => text.clone(),
+        _ if text.starts_with("http") => text.clone(),
         _ => sentence(&text),
     };
     format!("{first}{stop}")

@@ -36,7 +36,9 @@ pub fn unopened(text: &str) -> Option<(&str, &str)> {
     };
     let at = text.match_indices(CLOSE).map(|(at, _)| at).find(is_tag)?;
     let (thinking, answer) = (text.get(..at)?, text.get(at + CLOSE.len()..)?);
-    let quoted = thinking.matches("```").count() % 2 == 1;
+    // Backticks within a line are no fence.
+    let fences = thinking.lines().filter(|line| line.trim_start().starts_with("```")).count();
+    let quoted = fences % 2 == 1 && thinking.matches("```").count() % 2 == 1;
     (!quoted && !thinking.contains(OPEN)).then(|| (thinking.trim(), answer.trim_start()))
 }
 
@@ -49,6 +51,8 @@ mod tests {
         assert_eq!(unopened("I say yes.\n</think>\n\nYes."), Some(("I say yes.", "Yes.")));
         assert_eq!(unopened("I say yes.</think>\r\nYes."), Some(("I say yes.", "Yes.")));
         assert_eq!(unopened("Hm.\n</think>Yes.\n</think>\n"), Some(("Hm.", "Yes.\n</think>\n")));
+        assert_eq!(unopened("I use ``` here\n</think>\n\nans"), Some(("I use ``` here", "ans")));
+        assert_eq!(unopened("I write ```py\nx\n``` so\n</think>\nans"), Some(("I write ```py\nx\n``` so", "ans")));
         assert_eq!(unopened("Only thoughts.\n</think>"), Some(("Only thoughts.", "")));
         for text in ["The tag </think> ends it.", "Yes.", "<think>\na\n</think>\nb", "```\na\n</think>\n```\n"] {
             assert_eq!(unopened(text), None, "{text}");

@@ -200,7 +200,7 @@ impl Asking {
                 Refused::Fields(fields) => {
                     let names = fields.join(", ");
                     self.left_out.borrow_mut().extend(fields.into_iter().map(str::to_owned));
-                    format!("{at} does not accept {names}; they are left out from now on.")
+                    format!("{at} does not accept {names}: left out from now on.")
                 }
             };
             self.send(EngineEvent::Note(note));

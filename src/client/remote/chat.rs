@@ -97,17 +97,20 @@ pub(super) fn is_too_long(message: &str) -> bool {
         || (has(&of) && has(&["larger than", "longer than", "greater than", "less than"]))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
     Stop,
     Length,
-    Filtered,
+    /// The server gave up its answer, for this reason in its word.
+    Broken(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Chunk {
     pub(super) thinking: String,
     pub(super) text: String,
+    /// A whole message, which repeats the pieces before it.
+    pub(super) whole: bool,
     pub(super) tools: Vec<String>,
     pub(super) in_call: bool,
     pub(super) finished: Option<Finished>,
@@ -119,15 +122,19 @@ pub(super) enum Event {
     Done,
     Chunk(Chunk),
     Failed(String),
-    /// JSON without a part of an answer: a sign of life, or another protocol.
-    Other,
-    /// No JSON, or an answer of another form.
+    /// No part of an answer, in its words: a sign of life, another protocol, or a failure in a form of its own.
+    Other(String),
+    /// A part of JSON, or an answer of another form.
     Strange,
 }
 
 /// Servers' names for thoughts. Some send several, and one of them may be empty.
 const THOUGHTS: [&str; 4] = ["reasoning_content", "reasoning", "thinking", "reasoning_details"];
-const NO_REASON: &str = "no reason given";
+/// Fields that only a failure has.
+const ERRORS: [&str; 4] = ["error", "errors", "error_code", "error_msg"];
+/// Fields with the words of a failure.
+const WORDS: [&str; 9] =
+    ["error", "errors", "message", "detail", "msg", "error_msg", "status_msg", "base_resp", "title"];
 const MOST_TOKENS: u64 = 1 << 40;
 
 fn count(value: &Value) -> Option<u64> {
@@ -168,28 +175,46 @@ fn text_in(value: &Value) -> String {
 }
 
 fn failed(error: &Value) -> Event {
-    Event::Failed(words_of(error).unwrap_or_else(|| NO_REASON.to_owned()))
+    Event::Failed(words_of(error).unwrap_or_else(|| "no reason given".to_owned()))
+}
+
+/// Some servers send the field of an error with every event.
+fn is_set(value: &Value) -> bool {
+    !matches!(value.to_string().as_str(), "null" | "false" | "0" | "\"\"" | "{}" | "[]")
+}
+
+fn finished(reason: &str) -> Finished {
+    let lower = reason.to_ascii_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    if has(&["abort", "cancel", "error", "filter", "safety", "time", "recitation", "blocklist", "prohibited"]) {
+        Finished::Broken(reason.replace('_', " "))
+    } else if has(&["length", "max_", "limit"]) {
+        Finished::Length
+    } else {
+        Finished::Stop
+    }
 }
 
 /// Reads the data of one event, or a whole answer in one object.
 pub(super) fn event(data: &str) -> Event {
-    if data.trim() == "[DONE]" {
+    let data = data.trim();
+    if data.eq_ignore_ascii_case("[DONE]") {
         return Event::Done;
     }
     let Ok(value) = serde_json::from_str::<Value>(&halves::mark(data)) else {
-        return Event::Strange;
+        return match data.trim_start_matches('[').get(..5) {
+            Some(word) if word.eq_ignore_ascii_case("error") => Event::Failed(data.to_owned()),
+            _ if data.is_empty() || data.starts_with(['{', '[']) => Event::Strange,
+            _ => Event::Other(data.to_owned()),
+        };
     };
     // Some servers put their error into a list.
-    let listed = value.as_array().and_then(|list| list.iter().find_map(|entry| entry.get("error")));
-    if let Some(error) = listed.or(value.get("error")).filter(|error| !error.is_null()) {
+    let mut values = std::iter::once(&value).chain(value.as_array().into_iter().flatten());
+    if let Some(error) = values.find(|value| ERRORS.iter().any(|field| is_set(&value[*field]))) {
         return failed(error);
     }
-    if !value.is_object() {
-        return Event::Other;
-    }
     if value["choices"].is_null() && value["usage"].is_null() {
-        // An event may consist of an error alone.
-        return words_of(&value).map_or(Event::Other, Event::Failed);
+        return Event::Other(words_of(&value).unwrap_or_default());
     }
     if !(value["choices"].is_null() || value["choices"].is_array()) {
         return Event::Strange;
@@ -198,10 +223,11 @@ pub(super) fn event(data: &str) -> Event {
     // Only the first of several answers is used.
     let choices = value["choices"].as_array().into_iter().flatten();
     for choice in choices.filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0) {
-        if !choice["error"].is_null() {
+        if is_set(&choice["error"]) {
             return failed(&choice["error"]);
         }
-        let delta = if choice["delta"].is_null() { &choice["message"] } else { &choice["delta"] };
+        chunk.whole = choice["delta"].is_null();
+        let delta = if chunk.whole { &choice["message"] } else { &choice["delta"] };
         let content = &delta["content"];
         let parts = match content {
             Value::Array(parts) => parts.as_slice(),
@@ -221,18 +247,14 @@ pub(super) fn event(data: &str) -> Event {
             chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
             chunk.in_call = true;
         }
-        chunk.finished = match choice["finish_reason"].as_str() {
-            None | Some("") => chunk.finished,
-            Some("length" | "max_tokens") => Some(Finished::Length),
-            Some("content_filter") => Some(Finished::Filtered),
-            Some("error") => return Event::Failed(NO_REASON.to_owned()),
-            Some(_) => Some(Finished::Stop),
-        };
+        let reason = &choice["finish_reason"];
+        let reason = reason.as_str().or(reason["type"].as_str()).filter(|reason| !reason.is_empty());
+        chunk.finished = reason.map(finished).or(chunk.finished);
     }
     Event::Chunk(chunk)
 }
 
-/// The server's own words in an error object: `{"error":{"message"}}`, `{"message"}`, `{"detail"}` or a plain string.
+/// The server's own words in an error object, a list of them or a plain string.
 pub(super) fn words_of(value: &Value) -> Option<String> {
     match value {
         Value::String(s) => Some(s.clone()).filter(|s| !s.trim().is_empty()),
@@ -241,8 +263,7 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
             (!all.is_empty()).then(|| all.join("; "))
         }
         Value::Object(map) => {
-            let mut inner =
-                ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
+            let mut inner = WORDS.iter().find_map(|k| words_of(map.get(*k)?))?;
             // The code says it where the words do not.
             let mut codes = ["code", "type", "error_type"].iter().filter_map(|k| map.get(*k)?.as_str());
             if let Some(code) = codes.find(|code| is_too_long(code)).filter(|_| !is_too_long(&inner)) {

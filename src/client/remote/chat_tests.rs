@@ -124,11 +124,17 @@ fn events_of_several_servers_are_understood() {
     let wanted = Usage { completion_tokens: 4, ..Usage::default() };
     assert_eq!(odd(r#"{"prompt_tokens":-1,"completion_tokens":4,"completion_tokens_details":[]}"#), Some(wanted));
     assert_eq!(odd(r#"{"prompt_tokens":-1}"#), None);
-    for error in [r#"{"object":"error","message":"out of memory","code":500}"#, r#"{"message":"out of memory"}"#] {
-        assert_eq!(event(error), Event::Failed("out of memory".into()));
-    }
     for alive in ["[]", "7", "null", "{}", r#"{"type":"ping"}"#, r#"{"object":"chat.completion.keepalive"}"#] {
-        assert_eq!(event(alive), Event::Other, "{alive}");
+        assert_eq!(event(alive), Event::Other(String::new()), "{alive}");
+    }
+    // A failure, or the state of a queue: what follows shows which.
+    for other in [
+        r#"{"object":"error","message":"busy","code":500}"#,
+        r#"{"status":"queued","message":"busy"}"#,
+        "busy",
+        r#"{"detail":"busy"}"#,
+    ] {
+        assert_eq!(event(other), Event::Other("busy".into()));
     }
     for strange in ["", "{", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
         assert_eq!(event(strange), Event::Strange, "{strange}");
@@ -139,7 +145,7 @@ fn events_of_several_servers_are_understood() {
 fn a_list_with_an_error_fails_the_answer() {
     let list = |entry: &str| event(&format!("[{entry}]"));
     assert_eq!(list(r#"{"error":{"code":429,"message":"out of quota"}}"#), Event::Failed("out of quota".into()));
-    assert_eq!([list("{}"), list("1")], [Event::Other, Event::Other]);
+    assert_eq!([list("{}"), list("1")], [Event::Other(String::new()), Event::Other(String::new())]);
 }
 
 #[test]
@@ -149,6 +155,8 @@ fn the_servers_words_are_found_where_servers_put_them() {
     assert_eq!(words(json!({"object": "error", "message": "too long"})).unwrap(), "too long");
     assert_eq!(words(json!({"detail": [{"loc": ["body", "seed"], "msg": "extra"}]})).unwrap(), "seed: extra");
     assert_eq!(words(json!({"error": "plain"})).unwrap(), "plain");
+    assert_eq!(words(json!({"errors": [{"message": "a"}, {"message": "b"}]})).unwrap(), "a; b");
+    assert_eq!(words(json!({"title": "Unauthorized", "detail": "no token"})).unwrap(), "no token");
     assert_eq!(words(json!({"code": 7})), None);
     // A code that says more than the words.
     let coded = |code: &str| words(json!({"error": {"message": "too many", "type": "invalid", "code": code}})).unwrap();

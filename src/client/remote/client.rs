@@ -33,11 +33,6 @@ pub(super) enum Fault {
     Failed(String),
 }
 
-pub(super) struct Answering {
-    pub(super) response: Response,
-    pub(super) whole: bool,
-}
-
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -104,12 +99,6 @@ pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F)
     }
 }
 
-fn http() -> reqwest::ClientBuilder {
-    // An error means that a provider is installed already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-}
-
 impl Client {
     pub(super) fn new(options: &RemoteOptions) -> Result<Client, String> {
         let base = address(&options.url)?;
@@ -118,7 +107,9 @@ impl Client {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        let builder = http()
+        // An error means that a provider is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = reqwest::Client::builder()
             .default_headers(headers)
             .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
@@ -177,7 +168,7 @@ impl Client {
         request: &Value,
         cancel: &Cancel,
         waits: &dyn Fn(String),
-    ) -> Result<Answering, Fault> {
+    ) -> Result<Response, Fault> {
         let body = request.to_string();
         let mut tried = 0;
         loop {
@@ -193,7 +184,7 @@ impl Client {
                     return Err(Fault::Failed(line));
                 }
                 Some(Err(e)) => (self.unreachable(&e), None),
-                Some(Ok(response)) if response.status().is_success() => return self.answering(response, cancel).await,
+                Some(Ok(response)) if response.status().is_success() => return Ok(response),
                 Some(Ok(response)) => {
                     let status = response.status();
                     let passes = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
@@ -219,33 +210,6 @@ impl Client {
         }
     }
 
-    async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
-        match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
-            "text/event-stream" | "" => Ok(Answering { response, whole: false }),
-            "application/json" => Ok(Answering { response, whole: true }),
-            other => {
-                let bytes =
-                    unless(cancel, self.patience.connect, body(response, REFUSAL_BYTES)).await?.unwrap_or_default();
-                let object = serde_json::from_slice::<Value>(&bytes).ok().filter(Value::is_object);
-                if let Some(message) = object.as_ref().and_then(words_of) {
-                    return Err(self.refused_while_answering(&message, ""));
-                }
-                let (at, kind) = (&self.shown, self.cleaned(other));
-                let wrong = "not with a chat. Is the address right? It ends in /v1.";
-                Err(Fault::Failed(format!("{at} answers with {kind}, {wrong}")))
-            }
-        }
-    }
-
-    /// The fault for an error that arrives in place of an answer, or in the middle of one. `kept` describes the
-    /// received part.
-    pub(super) fn refused_while_answering(&self, message: &str, kept: &str) -> Fault {
-        let words = sentence(&self.cleaned(message));
-        let line = format!("{} failed while it answered: {words} {kept}", self.shown).trim_end().to_owned();
-        if kept.is_empty() && is_too_long(message) { Fault::TooLong(line) } else { Fault::Failed(line) }
-    }
-
     fn unreachable(&self, error: &reqwest::Error) -> Fault {
         let cause = self.cleaned(&cause(error));
         Fault::Failed(match (error.is_connect(), error.is_timeout()) {
@@ -257,39 +221,27 @@ impl Client {
 
     async fn refusal(&self, response: Response, path: &str, tried: u32) -> Fault {
         let status = response.status();
-        let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));
+        let to = response.headers().get("location").and_then(|to| to.to_str().ok());
+        let to = self.cleaned(to.unwrap_or("another address"));
         let bytes = body(response, REFUSAL_BYTES).await;
         let text = String::from_utf8_lossy(&bytes);
         let message = match serde_json::from_str::<Value>(&text) {
             Ok(value) => words_of(&value).unwrap_or_default(),
-            // An HTML page has no useful single line.
-            Err(_) if text.trim_start().starts_with('<') => String::new(),
-            Err(_) => text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned(),
+            Err(_) => line_in(&text).to_owned(),
         };
         let (at, code) = (&self.shown, status.as_u16());
         let attempts = if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") };
         let line = match code {
-            401 if self.key.is_none() => {
-                format!(
-                    "{at} requires a key (401): put it into the variable that engine.key_env names, or into engine.key_file."
-                )
-            }
-            401 => format!(
-                "{at} rejects the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
-            ),
+            401 if self.key.is_none() => format!("{at} requires a key (401): set engine.key_file or engine.key_env."),
+            401 => format!("{at} rejects the key (401), which engine.key_file or engine.key_env names."),
             403 => format!("{at} does not allow it (403): the key has no right to this model."),
             // The caller that lists the models adds how to do without the list.
             404 if path == MODELS => format!("{at} has no {path} (404). The address ends in /v1."),
-            404 => format!(
-                "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
-            ),
+            404 => format!("{at} has no {path}, or not this model (404): check the address and engine.model."),
             413 => format!("{at} rejects a conversation of this length (413). Make it shorter, or start a new one."),
             400 | 422 => format!("{at} refuses the request ({code})."),
             429 => format!("{at} is busy (429), {attempts}."),
-            300..=399 => match to {
-                Some(to) => format!("{at} redirects to {to} ({code}); give that address with --engine."),
-                None => format!("{at} redirects elsewhere ({code})."),
-            },
+            300..=399 => format!("{at} redirects to {to} ({code}); give that address with --engine."),
             500..=599 => format!("{at} failed ({code}), {attempts}."),
             _ => format!("{at} answers with status {code}."),
         };
@@ -302,6 +254,14 @@ impl Client {
             _ => Fault::Failed(line),
         }
     }
+}
+
+/// The first text of a page, which is its title, or the first line of other text.
+pub(super) fn line_in(text: &str) -> &str {
+    let is_page = text.trim_start().starts_with('<');
+    let pieces = text.split(if is_page { '<' } else { '\n' });
+    let texts = pieces.map(|piece| piece.split_once('>').filter(|_| is_page).map_or(piece, |(_, text)| text));
+    texts.map(str::trim).find(|text| !text.is_empty()).unwrap_or("")
 }
 
 pub(super) fn sentence(line: &str) -> String {

@@ -146,7 +146,12 @@ impl<'c> Writer<'c> {
     }
 
     fn answer(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
-        let text = if self.in_thought { text.trim_start() } else { text };
+        let mut text = text;
+        if self.in_thought {
+            // A server that sends thoughts apart may leave their closing tag in the text.
+            text = text.trim_start();
+            text = text.strip_prefix(thoughts::CLOSE).unwrap_or(text).trim_start();
+        }
         if text.is_empty() {
             return Ok(());
         }
@@ -243,6 +248,14 @@ mod tests {
     fn thoughts_in_the_middle_of_an_answer_are_thoughts() {
         let (_, thinking, answer) = written(false, &[("a", "b "), ("c", ""), ("", "d")]);
         assert_eq!((thinking.as_str(), answer.as_str()), ("ac", "b d"));
+    }
+
+    #[test]
+    fn the_closing_tag_of_thoughts_sent_apart_is_no_text() {
+        for pieces in [&[("a", ""), ("", "</think>b")][..], &[("a", ""), ("", "\n</think>"), ("", "\n\nb")]] {
+            let (_, thinking, answer) = written(false, pieces);
+            assert_eq!((thinking.as_str(), answer.as_str()), ("a", "b"));
+        }
     }
 
     #[test]

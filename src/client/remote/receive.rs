@@ -3,18 +3,21 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Response;
+use reqwest::header::CONTENT_TYPE;
 
-use super::chat::{self, Chunk, Event, Finished};
-use super::client::{Answering, Client, Fault, cause, unless};
+use super::chat::{self, Chunk, Event, Finished, is_too_long};
+use super::client::{Client, Fault, cause, line_in, sentence, unless};
 use super::codec::Writer;
 use super::halves::Halves;
 use super::sse::Events;
-use crate::core::grouped;
+use crate::core::counted;
 use crate::engine::protocol::{Cancel, Ended, EngineEvent, Steer, Steered, Steering, Token, Usage};
 
 const LEAST_SPAN: Duration = Duration::from_millis(50);
 /// Longest answer with its thoughts, in bytes: millions of tokens, while servers give at most some hundred thousand.
 const MOST_BYTES: usize = 16 << 20;
+const STRANGE: &str = "sends something that is not part of a chat.";
+const DROPPED: &str = "ended the connection in the middle of the answer";
 /// Longest wait for usage counts after a complete answer.
 const COUNTS: Duration = Duration::from_secs(2);
 
@@ -34,11 +37,14 @@ pub(super) struct Received<'a> {
     ended: Option<(Ended, Instant)>,
     answer_bytes: usize,
     begun: Instant,
-    first: Option<Instant>,
-    last: Option<Instant>,
+    /// Times of the first and the last tokens.
+    span: Option<(Instant, Instant)>,
     /// Time of the last part of the answer: text, thoughts or a part of a tool call.
     progress: Option<Instant>,
-    other: bool,
+    /// The answer so far, if it came in pieces.
+    in_pieces: Option<String>,
+    /// An event since the last part of the answer that is none, in its words.
+    other: Option<String>,
     pub(super) over_budget: bool,
 }
 
@@ -65,24 +71,25 @@ impl<'c> Received<'c> {
             ended: None,
             answer_bytes: 0,
             begun: Instant::now(),
-            first: None,
-            last: None,
+            span: None,
             progress: None,
-            other: false,
+            in_pieces: None,
+            other: None,
             over_budget: false,
         }
     }
 
     /// Reads an answer to its end; all of it is here, also after a fault.
-    pub(super) async fn receive(&mut self, answering: Answering, cancel: &Cancel) -> Result<Ended, Fault> {
-        let ended = self.receive_all(answering, cancel).await;
+    pub(super) async fn receive(&mut self, response: Response, cancel: &Cancel) -> Result<Ended, Fault> {
+        let ended = self.receive_all(response, cancel).await;
         let half = self.halves.1.finish();
-        self.push("", half)?;
+        self.push("", &half)?;
         ended
     }
 
-    async fn receive_all(&mut self, answering: Answering, cancel: &Cancel) -> Result<Ended, Fault> {
-        let Answering { mut response, whole } = answering;
+    async fn receive_all(&mut self, mut response: Response, cancel: &Cancel) -> Result<Ended, Fault> {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let whole = kind.to_ascii_lowercase().starts_with("application/json");
         let (mut events, mut data, mut is_done) = (Events::default(), Vec::new(), false);
         self.begun = Instant::now();
         while !is_done {
@@ -106,9 +113,9 @@ impl<'c> Received<'c> {
         }
         match self.ended {
             Some((ended, _)) => Ok(ended),
-            None if is_done => Ok(Ended::Stop),
-            None if self.other && self.progress.is_none() => Err(self.strange()),
-            None => Err(self.dropped("")),
+            None if is_done && self.other.is_none() => Ok(Ended::Stop),
+            None if is_done || (self.other.is_some() && self.progress.is_none()) => Err(self.unfinished(STRANGE)),
+            None => Err(self.unfinished(&format!("{DROPPED}."))),
         }
     }
 
@@ -120,7 +127,7 @@ impl<'c> Received<'c> {
                 tracing::debug!("after the end of an answer: {}", self.client.cleaned(&cause(&e)));
                 Ok(None)
             }
-            Some(Err(e)) => Err(self.dropped(&format!(": {}", self.client.cleaned(&cause(&e))))),
+            Some(Err(e)) => Err(self.unfinished(&format!("{DROPPED}: {}.", self.client.cleaned(&cause(&e))))),
             None if self.ended.is_some() => Ok(None),
             None => Err(self.failed(&late)),
         }
@@ -130,18 +137,34 @@ impl<'c> Received<'c> {
         Fault::Failed(format!("{} {what} {}", self.client.shown, self.kept()))
     }
 
-    fn strange(&self) -> Fault {
-        self.failed("sends something that is not part of a chat.")
+    /// The fault for an answer without an end, in the server's words if it sent some.
+    fn unfinished(&self, what: &str) -> Fault {
+        let other = self.other.as_deref().unwrap_or_default();
+        if self.progress.is_none() && other.trim_start().starts_with('<') {
+            return self.failed("answers with a page, not with a chat. Is the address right? It ends in /v1.");
+        }
+        match line_in(other) {
+            "" => self.failed(what),
+            words => self.refused(words),
+        }
     }
 
-    fn dropped(&self, why: &str) -> Fault {
-        self.failed(&format!("ended the connection in the middle of the answer{why}."))
+    fn refused(&self, message: &str) -> Fault {
+        let mut halves = Halves::default();
+        let message = halves.join(message) + &halves.finish();
+        let line =
+            format!("{} failed while it answered: ", self.client.shown) + &sentence(&self.client.cleaned(&message));
+        match self.progress {
+            Some(_) => Fault::Failed(format!("{line} {}", self.kept())),
+            None if is_too_long(&message) => Fault::TooLong(line),
+            None => Fault::Failed(line),
+        }
     }
 
     fn kept(&self) -> String {
         match self.tokens.len() as u64 {
             0 => "None of the answer had arrived.".to_owned(),
-            n => format!("The part that arrived (about {} tokens) is kept; ask again for a whole answer.", grouped(n)),
+            n => format!("The part that arrived (about {}) is kept; ask again for all of it.", counted(n, "token")),
         }
     }
 
@@ -152,8 +175,12 @@ impl<'c> Received<'c> {
             let left = patience.stall.min(COUNTS).saturating_sub(at.elapsed());
             return (!left.is_zero()).then(|| (left, String::new()));
         }
-        let whole_answer =
-            (self.first.unwrap_or(self.begun), patience.answer, "has not ended its answer after", "answer_s");
+        let whole_answer = (
+            self.span.map_or(self.begun, |(first, _)| first),
+            patience.answer,
+            "has not ended its answer after",
+            "answer_s",
+        );
         let (from, limit, what, setting) = match self.progress {
             _ if whole => whole_answer,
             None => (self.begun, patience.first, "has not begun to answer within", "wait_s"),
@@ -168,7 +195,7 @@ impl<'c> Received<'c> {
 
     /// Milliseconds from the first tokens to the last; 0 if the span is too short to compute a speed from.
     pub(super) fn decode_ms(&self) -> f64 {
-        let span = self.first.zip(self.last).map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
+        let span = self.span.map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
         if span < LEAST_SPAN { 0.0 } else { span.as_secs_f64() * 1000.0 }
     }
 
@@ -177,36 +204,42 @@ impl<'c> Received<'c> {
         let chunk = match chat::event(data) {
             Event::Done => return Ok(true),
             Event::Chunk(chunk) => chunk,
-            Event::Failed(message) => {
-                let mut halves = Halves::default();
-                let message = halves.join(&message) + halves.finish();
-                let kept = if self.progress.is_none() { String::new() } else { self.kept() };
-                return Err(self.client.refused_while_answering(&message, &kept));
-            }
-            Event::Other => {
-                self.other = true;
+            Event::Failed(message) => return Err(self.refused(&message)),
+            Event::Other(words) => {
+                self.other = self.other.take().filter(|other| !line_in(other).is_empty()).or(Some(words));
                 return Ok(false);
             }
             Event::Strange if self.ended.is_some() => {
-                tracing::debug!("{} sends something that is not part of a chat after its answer", self.client.shown);
+                tracing::debug!("after its answer {} {STRANGE}", self.client.shown);
                 return Ok(false);
             }
-            Event::Strange => return Err(self.strange()),
+            Event::Strange => return Err(self.unfinished(STRANGE)),
         };
-        let Chunk { thinking, text, tools, in_call, finished, usage } = chunk;
+        let Chunk { mut thinking, mut text, whole, tools, in_call, finished, usage } = chunk;
         self.usage = usage.or(self.usage);
+        if let Some(before) = self.in_pieces.as_ref().filter(|_| whole) {
+            thinking.clear();
+            text = text.strip_prefix(before).unwrap_or_default().to_owned();
+        }
         if in_call || !thinking.is_empty() || !text.is_empty() {
             self.progress = Some(Instant::now());
+            self.other = None;
         }
         self.called |= in_call;
         self.tools.extend(tools);
         let (thinking, text) = (self.halves.0.join(&thinking), self.halves.1.join(&text));
         self.push(&thinking, &text)?;
+        if !whole && self.progress.is_some() {
+            self.in_pieces.get_or_insert_default().push_str(&text);
+        }
         match finished {
             None => {}
             Some(Finished::Stop) => self.end(Ended::Stop),
             Some(Finished::Length) => self.end(Ended::Length),
-            Some(Finished::Filtered) => return Err(self.failed("stopped the answer (content filter).")),
+            Some(Finished::Broken(reason)) => {
+                let reason = self.client.cleaned(&reason);
+                return Err(self.failed(&format!("stopped the answer ({reason}).")));
+            }
         }
         if self.answer_bytes > MOST_BYTES {
             self.end(Ended::Length);
@@ -231,8 +264,7 @@ impl<'c> Received<'c> {
             return;
         }
         let now = Instant::now();
-        self.first.get_or_insert(now);
-        self.last = Some(now);
+        self.span.get_or_insert((now, now)).1 = now;
         if let Some(steer) = &mut self.steer {
             for (at, token) in tokens.iter().enumerate() {
                 match steer.drawn(*token, false) {

@@ -1,9 +1,14 @@
 //! Server-sent events: bytes to the data of events, however the bytes are split. Pure. Text is decoded line by line.
-//! Outside the standard, the line `error: …` of llama.cpp's server and JSON without `data:` are read too.
+//! Outside the standard, the line `error: …` of llama.cpp's server and JSON without `data:` are read too, and other
+//! lines, in which servers fail, are messages.
 
 use serde_json::{Value, json};
 
+use super::halves;
+
 const MOST: usize = 8 << 20;
+/// Lines without a meaning, also where the end of the stream cuts them.
+const IGNORED: [&str; 6] = ["data", "event", "error", "id", "retry", "[DONE]"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
@@ -56,18 +61,22 @@ impl Events {
         let Some(data) = self.data.take() else { return };
         match name.as_str() {
             "error" => out.push(error(&data)),
-            name if ["ping", "keep", "heartbeat"].iter().any(|word| name.contains(word)) => {}
+            name if ["ping", "keep", "heartbeat"].iter().any(|w| name.contains(w) || data.starts_with(w)) => {}
             _ => out.push(data),
         }
     }
 
     fn line_ended(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         let bytes = std::mem::take(&mut self.line);
-        let line = String::from_utf8_lossy(&bytes);
+        let line = halves::decoded(&bytes);
         // The first line may begin with a byte order mark.
         let line = line.trim_start_matches('\u{FEFF}');
         // `[DONE]` is no JSON.
         let begins = line.starts_with('{') || line.starts_with("[{") || line == "[";
+        let ends = line.is_empty() || line.starts_with("data:") || line.starts_with("event:");
+        if ends && !self.bare.is_empty() {
+            out.push(json!({"message": std::mem::take(&mut self.bare)}).to_string());
+        }
         if !self.bare.is_empty() || (self.data.is_none() && begins) {
             if self.bare.len() + line.len() >= MOST {
                 return Err(TooLong);
@@ -85,11 +94,12 @@ impl Events {
             _ if line.is_empty() => self.event_ended(out),
             "data" => return self.add(value, out),
             "event" => value.clone_into(&mut self.name),
-            "error" => {
+            field if field.eq_ignore_ascii_case("error") => {
                 self.event_ended(out);
                 out.push(error(value));
             }
-            _ => {}
+            field if IGNORED.iter().any(|known| known.starts_with(field)) => {}
+            _ => out.push(json!({"message": line}).to_string()),
         }
         Ok(())
     }
@@ -182,8 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_utf8_are_replaced() {
-        assert_eq!(whole(&[b"data: a\xff\xc3b\n\ndata: c\n\n"]), ["a\u{FFFD}\u{FFFD}b", "c"]);
+    fn bytes_that_are_not_utf8_are_marked() {
+        assert_eq!(whole(&[b"data: a\xffb\n\ndata: c\n\n"]), ["a\u{FDD0}00ffb", "c"]);
+    }
+
+    #[test]
+    fn a_line_of_another_form_is_a_message_of_its_own() {
+        for line in ["{\"progress\": 50%}\n", "{\"error\": {\"message\": \"out of mem\n"] {
+            for next in ["\n", "data: a\n", "event: x\ndata: a\n"] {
+                let got = whole(&[b"data: a\n\n", line.as_bytes(), next.as_bytes(), b"\ndata: b\n\n"]);
+                let message = json!({"message": line}).to_string();
+                assert_eq!((got[1].as_str(), got.last().unwrap().as_str()), (message.as_str(), "b"), "{line}{next}");
+            }
+        }
+        assert_eq!(whole(&[b"Internal Server Error\n"]), [r#"{"message":"Internal Server Error"}"#]);
+        assert_eq!(whole(&[b"Error: no\n\nda"]), [r#"{"error":"no"}"#]);
+        assert_eq!(whole(&[b"data: ping\n\n: x\nid: 3\nretry: 9\ndata: a\n\n"]), ["a"]);
     }
 
     #[test]

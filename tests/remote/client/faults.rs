@@ -198,7 +198,7 @@ fn a_reply_that_is_no_chat_is_named() {
     let server = ChatServer::start(vec![html, strange, broken, failed, long, filter]);
     let mut client = Client::of(&server);
     for words in [
-        "answers with text/html, not with a chat",
+        "answers with a page, not with a chat",
         "sends something that is not part of a chat",
         "sends something that is not part of a chat",
         "failed while it answered: out of \\x07memory. The part that arrived (about",
@@ -225,10 +225,7 @@ fn a_field_a_server_rejects_is_reported_once_and_dropped() {
     let mut client = Client::of(&server);
     let received = client.ask("q");
     assert_eq!(received.text, "Yes.");
-    assert_eq!(
-        received.notes,
-        [format!("{} does not accept stream_options, seed; they are left out from now on.", server.url)]
-    );
+    assert_eq!(received.notes, [format!("{} does not accept stream_options, seed: left out from now on.", server.url)]);
     assert!(client.ask("q").notes.is_empty());
     let requests = server.requests();
     assert_eq!(requests.len(), 3);

@@ -214,6 +214,18 @@ fn an_unreachable_server_is_reported_once() {
 }
 
 #[test]
+fn a_message_that_begins_with_an_address_keeps_it() {
+    let home = tempfile::tempdir().unwrap();
+    let server = ChatServer::start(vec![refusal("401 Unauthorized", "no")]);
+    let mut plain = command(home.path(), &["--engine", &server.url, "--plain"]);
+    let mut child = plain.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"q\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let printed = String::from_utf8(output.stdout.clone()).unwrap() + &err(&output);
+    assert!(printed.contains(&format!("Error: {} requires a key", server.url)), "{printed}");
+}
+
+#[test]
 fn a_server_model_named_demo_is_not_the_built_in_one() {
     let home = tempfile::tempdir().unwrap();
     let server = ChatServer::with_models(json!({"data": [{"id": "demo"}]}), vec![answer("Yes.")]);
