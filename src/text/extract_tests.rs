@@ -357,3 +357,29 @@ fn what_of_an_archive_cannot_be_read_is_named_and_the_rest_is_text() {
     let text = office::text(archive(&[("content.xml", spaces)])).unwrap();
     assert!(text.starts_with("a   b ") && text.len() < 300, "{text}");
 }
+
+#[test]
+fn moved_text_is_read_once_and_fractions_and_readings_are_kept_apart() {
+    let run = |text: &str| format!("<w:r><w:t>{text}</w:t></w:r>");
+    let word = format!(
+        "<w:document><w:p><w:moveFrom>{0}</w:moveFrom></w:p><w:p><w:moveTo>{0}</w:moveTo></w:p><w:p><m:f><m:num><m:r><m:t>1</m:t>\
+         </m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f></w:p><w:p><w:ruby><w:rt>{1}</w:rt><w:rubyBase>{2}</w:rubyBase>\
+         </w:ruby></w:p></w:document>",
+        run("moved"),
+        run("かん"),
+        run("漢")
+    );
+    assert_eq!(office::text(archive(&[("word/document.xml", &word)])).unwrap(), "moved\n\n1/2\n\n漢\n");
+}
+
+#[test]
+fn notebooks_as_python_writes_them_and_other_forms_of_results_are_read() {
+    let notebook = r#"{"metadata":{"x":NaN,"y":[-Infinity]},"cells":[{"cell_type":"markdown","source":"NaN \"half \ud83d, \ud83d\ude00"},
+        {"cell_type":"code","source":"f","outputs":[{"data":{"text/html":"<b>page</b>"}},{"data":{"text/markdown":["**m**"]}}]}]}"#;
+    let text = notebook::text(notebook.as_bytes().to_vec());
+    assert_eq!(text, "NaN \"half \u{fffd}, 😀\n\n```\nf\n```\n\n```\npage\n```\n\n```\n**m**\n```\n");
+    let container = "<container><rootfiles><rootfile full-path='p.opf'/></rootfiles></container>";
+    let package = "<package><item id='a' href='a.xhtml'/><itemref idref='a'/></package>";
+    let empty = office::text(archive(&[("META-INF/container.xml", container), ("p.opf", package)])).unwrap_err();
+    assert!(empty.starts_with("no chapter of the book can be read"), "{empty}");
+}
