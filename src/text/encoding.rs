@@ -1,12 +1,12 @@
 //! Bytes of a file to text: byte order marks, UTF-8, UTF-16, older encodings by a guess; other bytes are not text.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{Encoding, ISO_2022_JP, UTF_16BE, UTF_16LE};
+use encoding_rs::{Encoding, ISO_2022_JP, UTF_8, UTF_16BE, UTF_16LE};
 
 /// Bytes examined to detect UTF-16 without a mark.
 const SNIFF_BYTES: usize = 4096;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// Without a byte order mark.
     pub text: String,
@@ -29,6 +29,12 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         let (text, broken) = encoding.decode_without_bom_handling(bytes.get(mark..).unwrap_or(&[]));
         if !broken && !text.contains('\0') {
             return sure(text.into_owned());
+        }
+        let is_error = |c: &char| matches!(*c, '\0' | char::REPLACEMENT_CHARACTER);
+        let (errors, all) = (text.chars().filter(is_error).count(), text.chars().count());
+        if encoding != UTF_8 && errors < all.min(2 + all / 200) {
+            let name = if encoding == UTF_16LE { "UTF-16LE with errors" } else { "UTF-16BE with errors" };
+            return Ok(Decoded { text: text.replace('\0', "\u{FFFD}"), guessed: Some(name) });
         }
     } else if let Some(encoding) = utf16_without_mark(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(&bytes);
@@ -100,7 +106,7 @@ fn mostly_utf8(bytes: &[u8]) -> bool {
 }
 
 /// Without a byte order mark the order shows in the higher bytes: most are zero, as of Western text, or they are of few
-/// alphabets and some are zero, as of spaces and digits.
+/// alphabets and some are zero, as of spaces and digits, or all are of Chinese and some of the lower ones are no text.
 fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     let head = bytes.get(..bytes.len().min(SNIFF_BYTES))?;
     if head.len() < 8 || !bytes.len().is_multiple_of(2) {
@@ -115,7 +121,9 @@ fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     let is_text = |first: usize| {
         let (zeros, others) = (half(first, &|b| *b == 0), half(1 - first, &|b| *b == 0));
         let is_western = zeros * 20 > head.len() * 7 && others == 0;
-        is_western || !is_list && zeros > 0 && half(first, &is_usual) * 40 > head.len() * 19
+        let is_chinese = half(first, &|b| matches!(b, 0x30 | 0x4E..=0x9F | 0xFF)) == head.len() / 2
+            && half(1 - first, &|b| *b < b' ' && !matches!(b, b'\t' | b'\n' | 0x0C | b'\r' | 0x1B)) > 0;
+        is_western || !is_list && (is_chinese || zeros > 0 && half(first, &is_usual) * 40 > head.len() * 19)
     };
     match (is_text(0), is_text(1)) {
         (false, true) => Some(UTF_16LE),
@@ -174,6 +182,28 @@ mod tests {
             "straße\0ort\0".as_bytes(),
         ] {
             assert_eq!(decode(other.repeat(10), false).unwrap_err().byte, 0, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_outweighs_an_error() {
+        let whole: Vec<u8> = "\u{feff}Grüße an alle".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let (odd, cut) = ([&whole[..], b"x"].concat(), whole[..whole.len() - 1].to_vec());
+        let (nul, half) = ([&whole[..], b"\0\0"].concat(), [&whole[..], b"\0\xD8", b"x\0"].concat());
+        for bytes in [odd, cut, nul, half] {
+            let read = decode(bytes.clone(), false).unwrap();
+            assert!(read.text.starts_with("Grüße an all") && read.text.contains('\u{fffd}'), "{read:?}");
+            assert_eq!(read.guessed, Some("UTF-16LE with errors"), "{bytes:?}");
+        }
+        // UTF-32.
+        assert!(decode(b"\xFF\xFE\0\0a\0\0\0b\0\0\0".to_vec(), false).is_err());
+    }
+
+    #[test]
+    fn chinese_in_utf16_needs_no_mark_and_no_spaces() {
+        for text in ["你好世界", "灯塔是一种建在海边的高塔，晚上发光"] {
+            let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+            assert_eq!(decode(bytes, false).unwrap(), Decoded { text: text.into(), guessed: Some("UTF-16LE") });
         }
     }
 

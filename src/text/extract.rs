@@ -16,6 +16,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::child;
+use super::encoding::Decoded;
 use crate::core::caught::caught;
 use crate::core::files;
 
@@ -37,13 +38,13 @@ pub(super) enum Kind {
 impl Kind {
     /// The format of a file, by its content where that shows it, else by its extension (lower case, without the dot).
     pub(super) fn of(extension: &str, head: &[u8]) -> Option<Kind> {
-        let has = |part: &[u8]| head.windows(part.len()).any(|window| window == part);
+        let has = |part: &[u8]| head.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
         let text = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start();
         if text.starts_with(b"%PDF-") || extension == "pdf" && has(b"%PDF-") {
             return Some(Kind::Pdf);
         }
         if head.starts_with(b"PK\x03\x04") {
-            let named = matches!(extension, "docx" | "docm" | "dotx" | "odt" | "ott" | "epub");
+            let named = matches!(extension, "docx" | "docm" | "dotx" | "odt" | "ott" | "epub" | "doc" | "pdf");
             let typed = has(b"mimetypeapplication/epub+zip")
                 || has(b"mimetypeapplication/vnd.oasis.opendocument.text")
                 || extension.is_empty() && has(b"[Content_Types].xml");
@@ -54,7 +55,11 @@ impl Kind {
             "html" | "htm" | "xhtml" => Some(Kind::Html),
             "ipynb" => Some(Kind::Notebook),
             "eml" | "mht" | "mhtml" => Some(Kind::Mail),
-            "" | "txt" if begins("<!doctype html") || begins("<html") => Some(Kind::Html),
+            "" | "txt" | "pdf" | "doc" | "docx" | "xls" if begins("<!doctype html") || begins("<html") => {
+                Some(Kind::Html)
+            }
+            // Its reader finds pages without a head too, or names the fault.
+            "pdf" => Some(Kind::Pdf),
             _ => None,
         }
     }
@@ -79,6 +84,8 @@ pub(super) struct Page {
     pub(super) cut: bool,
     /// Something on it could not be read: a font, or characters without a meaning.
     pub(super) partial: bool,
+    /// Name of its encoding if it had to be guessed.
+    pub(super) guessed: Option<String>,
 }
 
 /// In the child: limits itself, reads the file, returns its pages as JSON. The error is one line for standard error.
@@ -94,15 +101,16 @@ fn pages(path: &Path) -> Result<Vec<Page>, String> {
     let bytes = files::read(path, u64::MAX).map_err(|e| e.to_string())?;
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
     let head = bytes.get(..bytes.len().min(HEAD_BYTES as usize)).unwrap_or_default();
-    let text = match Kind::of(&extension, head) {
+    let sure = |text: String| Decoded { text, guessed: None };
+    let Decoded { text, guessed } = match Kind::of(&extension, head) {
         Some(Kind::Pdf) => return pdf::pages(bytes),
-        Some(Kind::Archive) => office::text(bytes)?,
+        Some(Kind::Archive) => sure(office::text(bytes)?),
         Some(Kind::Html) => html::page(bytes),
-        Some(Kind::Notebook) => notebook::text(bytes),
-        Some(Kind::Mail) => mail::text(&bytes)?,
+        Some(Kind::Notebook) => sure(notebook::text(bytes)),
+        Some(Kind::Mail) => mail::text(bytes)?,
         None => return Err("its format is not known".to_owned()),
     };
-    Ok(vec![Page { text, ..Page::default() }])
+    Ok(vec![Page { text, guessed: guessed.map(str::to_owned), ..Page::default() }])
 }
 
 #[cfg(test)]

@@ -160,8 +160,54 @@ fn a_code_that_its_table_lacks_is_counted_as_lost() {
     };
     assert_eq!(read("UniGB-UTF16-H", "4F60597D"), ("你好 after".to_owned(), false));
     assert_eq!(read("GBK2K-H", "C4E3BAC3"), ("你好 after".to_owned(), false));
-    assert!(read("UniGB-UTF16-H", "4F60D840DC00").1);
+    assert!(read("UniGB-UTF16-H", "4F600E01").1);
     assert!(read("GBK2K-H", "C4E395328236").1);
+}
+
+#[test]
+fn every_form_of_unicode_is_decoded() {
+    let font = |encoding: &str| {
+        format!(
+            "<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /{encoding} /DescendantFonts [5 0 R] >>"
+        )
+    };
+    for (encoding, codes) in [
+        ("UniGB-UTF16-H", "4F60D840DC000041"),
+        ("UniGB-UTF16-V", "4F60D840DC000041"),
+        ("UniGB-UTF8-H", "E4BDA0F0A0808041"),
+        ("UniGB-UTF32-H", "00004F600002000000000041"),
+    ] {
+        let content = format!("BT /F2 12 Tf 72 720 Td <{codes}> Tj ET");
+        let file = pdf(&[("/Resources << /Font << /F2 8 0 R >> >>", &content)], &[&font(encoding)]);
+        let page = pdf::pages(file).unwrap().remove(0);
+        assert_eq!((page.text.replace('\n', "").as_str(), page.partial), ("你𠀀A", false), "{encoding}");
+    }
+    let kanji = pdf(
+        &[("/Resources << /Font << /F2 8 0 R >> >>", "BT /F2 12 Tf <706F53F0> Tj ET")],
+        &[&font("UniJIS2004-UTF16-H")],
+    );
+    assert_eq!(texts(String::from_utf8(kanji).unwrap().replace("(GB1)", "(Japan1)").into_bytes()), ["灯台"]);
+}
+
+#[test]
+fn pages_beyond_the_end_of_a_cut_file_are_counted() {
+    let good = String::from_utf8(pdf(&[(FONTS, "BT /F1 12 Tf 72 720 Td (one) Tj ET")], &[])).unwrap();
+    let with = |length: usize| {
+        let head =
+            format!("%PDF-1.4\n99 0 obj << /Linearized 1 /L {length} /H [ 6 1 ] /O 6 /E 9 /N 3 /T 4 >> endobj\n");
+        pdf::pages(good.replacen("%PDF-1.4\n", &head, 1).into_bytes()).unwrap()
+    };
+    let failed: Vec<bool> = with(9999).iter().map(|page| page.failed).collect();
+    assert_eq!(failed, [false, true, true]);
+    // It was changed afterwards.
+    assert_eq!(with(100).len(), 1);
+}
+
+#[test]
+fn text_without_an_operand_of_its_operator_marks_the_page() {
+    let content = "BT /F1 12 Tf 14 TL 72 720 Td (one) Tj (two) \" (three) ' ET";
+    let pages = pdf::pages(pdf(&[(FONTS, content)], &[])).unwrap();
+    assert_eq!((pages[0].text.as_str(), pages[0].cut), ("one\nthree\n", true));
 }
 
 #[test]
@@ -208,6 +254,10 @@ fn a_format_is_recognised_by_content_then_by_extension() {
         ("", "PK\x03\x04....mimetypeapplication/epub+zip", Some(Kind::Archive)),
         ("zip", "PK\x03\x04", None),
         ("docx", "not a zip file", None),
+        ("pdf", "PK\x03\x04", Some(Kind::Archive)),
+        ("pdf", "no head", Some(Kind::Pdf)),
+        ("doc", "<html><p>", Some(Kind::Html)),
+        ("xls", "<!doctype html>", Some(Kind::Html)),
         ("htm", "text", Some(Kind::Html)),
         ("", " <!DOCTYPE HTML>", Some(Kind::Html)),
         ("php", "<html>", None),
@@ -225,14 +275,14 @@ fn html_keeps_headings_lists_tables_and_no_script() {
         <script>if (a < b) { alert('</p>') }</script></head><body><h1>One\n  <em>two</em></h1><p>a&nbsp;b &lt;c&gt;<br>d\
         <ul><li><p>x</p><li>y<ul><li>z</ul></ul><table><tr><th>k<th>v<tr><td><p>1</p><td>2</table>\
         <pre>  keep\n    this</pre><svg><text>no</text></svg><noscript>no</noscript><img alt='a ship'> end";
-    let text = html::page(page.as_bytes().to_vec());
+    let text = html::page(page.as_bytes().to_vec()).text;
     assert_eq!(
         text,
         "T & t\n\n# One two\n\na\u{a0}b <c>\nd\n\n- x\n\n- y\n\n- z\n\nk | v\n1 | 2\n\n  keep\n    this\n\na ship end\n"
     );
-    let empty = html::page(b"<html><p>t<table><tr><td>a<td>b<tr><td><td>c<tr><td><td><td>d</table>".to_vec());
+    let empty = html::page(b"<html><p>t<table><tr><td>a<td>b<tr><td><td>c<tr><td><td><td>d</table>".to_vec()).text;
     assert_eq!(empty, "t\n\na | b\n | c\n |  | d\n");
-    let old = html::page(b"<html><meta charset=\"windows-1251\"><p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec());
+    let old = html::page(b"<html><meta charset=\"windows-1251\"><p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec()).text;
     assert_eq!(old, "Привет\n");
     let closed =
         html::text("<?xml version='1.0'?><html><head><title/><script src='x'/></head><p>shown</p>", html::Form::Xhtml);
@@ -292,6 +342,10 @@ fn word_open_document_and_epub_files_are_text_and_headings() {
     assert!(office::text(archive(&[("content.xml", &huge)])).unwrap_err().contains("larger than 256 MiB"));
 }
 
+fn mail_text(mail: &[u8]) -> String {
+    mail::text(mail.to_vec()).unwrap().text
+}
+
 #[test]
 fn notebooks_and_mails_are_read_without_their_wrapping() {
     let notebook = r##"{"metadata":{"language_info":{"name":"python"}},"cells":[
@@ -308,7 +362,7 @@ fn notebooks_and_mails_are_read_without_their_wrapping() {
         Content-Transfer-Encoding: quoted-printable\r\n\r\n<p>Gr=FC=DFe</p><script>no</script>\r\n--x\r\n\
         Content-Type: image/png\r\nContent-Disposition: attachment; filename=\"a.png\"\r\n\r\nAAAA\r\n--x--\r\n";
     assert_eq!(
-        mail::text(mail.as_bytes()).unwrap(),
+        mail_text(mail.as_bytes()),
         "From: Jürgen <j@example.org>\nTo: a@example.org, B <b@example.org>\nSubject: Hi there\n\nGrüße\n\n[attachment: a.png]"
     );
 }
@@ -317,16 +371,16 @@ fn notebooks_and_mails_are_read_without_their_wrapping() {
 fn a_mail_that_is_cut_off_keeps_its_text_and_other_mails_are_named() {
     let head = "Subject: t\r\nContent-Type: multipart/mixed; boundary=B\r\n\r\n--B\r\nContent-Type: text/plain";
     let cut = format!("{head}\r\n\r\nthe beginning of");
-    assert_eq!(mail::text(cut.as_bytes()).unwrap(), "Subject: t\n\nthe beginning of\n");
+    assert_eq!(mail_text(cut.as_bytes()), "Subject: t\n\nthe beginning of\n");
     let coded = format!("{head}\r\nContent-Transfer-Encoding: base64\r\n\r\naGVsbG8gd29ybGQ=");
-    assert_eq!(mail::text(coded.as_bytes()).unwrap(), "Subject: t\n\nhello world\n");
+    assert_eq!(mail_text(coded.as_bytes()), "Subject: t\n\nhello world\n");
     let plain = b"Content-Type: text/plain; boundary=B\r\n\r\nplain text\r\n";
-    assert_eq!(mail::text(plain).unwrap(), "\nplain text\n");
-    assert_eq!(mail::text(b"\r\nno head\r\n").unwrap().trim(), "no head");
+    assert_eq!(mail_text(plain), "\nplain text\n");
+    assert_eq!(mail_text(b"\r\nno head\r\n").trim(), "no head");
     let inner = "Content-Type: message/rfc822\r\n\r\nSubject: Minutes\r\n\r\nWe met.";
     let data = "Content-Type: application/octet-stream\r\n\r\nx";
     let forwarded = format!("{head}\r\n\r\nSee below.\r\n--B\r\n{inner}\r\n--B\r\n{data}\r\n--B--\r\n");
-    let text = mail::text(forwarded.as_bytes()).unwrap();
+    let text = mail_text(forwarded.as_bytes());
     assert_eq!(text, "Subject: t\n\nSee below.\n\n[attachment: Minutes]\n[attachment: without a name]");
 }
 
@@ -356,4 +410,88 @@ fn what_of_an_archive_cannot_be_read_is_named_and_the_rest_is_text() {
     let spaces = "<o><text:p>a<text:s text:c='3'/>b<text:s text:c='999999999'/>c</text:p></o>";
     let text = office::text(archive(&[("content.xml", spaces)])).unwrap();
     assert!(text.starts_with("a   b ") && text.len() < 300, "{text}");
+}
+
+#[test]
+fn a_pdf_without_a_head_is_read_and_what_is_none_is_named() {
+    let text = String::from_utf8(pdf(&[(FONTS, "BT /F1 12 Tf 72 720 Td (found) Tj ET")], &[])).unwrap();
+    for head in ["%pdf-1.4\n", "%!PS-Adobe-3.0 PDF-1.4\n", "", &("x".repeat(3000) + "\n")] {
+        assert_eq!(texts(text.replacen("%PDF-1.4\n", head, 1).into_bytes()), ["found"], "{head}");
+    }
+    assert_eq!(pdf::pages(b"hello".to_vec()).unwrap_err(), "it is no PDF");
+}
+
+#[test]
+fn a_page_declares_its_encoding_in_meta_alone() {
+    for page in [
+        "<script charset=iso-8859-1></script><meta charset=utf-8><p>caf\u{e9} 灯塔",
+        "<meta name=x content='charset=gbk'><p>caf\u{e9} 灯塔",
+        "<form accept-charset=iso-8859-1><p>caf\u{e9} 灯塔",
+        "<title>charset=gbk</title><!-- <meta charset=gbk> --><p>caf\u{e9} 灯塔",
+    ] {
+        let text = html::page(page.as_bytes().to_vec()).text;
+        assert!(text.ends_with("caf\u{e9} 灯塔\n"), "{page}: {text}");
+    }
+    let meta = b"<meta http-equiv=content-type content='text/html; charset=gbk'><p>\xb5\xc6";
+    assert_eq!(html::page(meta.to_vec()).text, "灯\n");
+    assert_eq!(html::page(b"<?xml version='1.0' encoding='gbk'?><p>\xb5\xc6</p>".to_vec()).text, "灯\n");
+}
+
+#[test]
+fn sections_and_what_has_no_end_keep_their_text() {
+    let xhtml = "<?xml version='1.0'?><html><p><![CDATA[a < b > c]]> x</p><script/><p>after</p></html>";
+    assert_eq!(html::text(xhtml, html::Form::Xhtml), "a < b > c x\n\nafter\n");
+    for open in ["<svg><path>", "<svg><svg></svg>", "<object>", "<template>"] {
+        assert_eq!(html::text(&format!("<p>a</p>{open}<p>b</p>"), html::Form::Html), "a\n\nb\n", "{open}");
+    }
+}
+
+#[test]
+fn moved_text_is_read_once_and_fractions_and_readings_are_kept_apart() {
+    let run = |text: &str| format!("<w:r><w:t>{text}</w:t></w:r>");
+    let word = format!(
+        "<w:document><w:p><w:moveFrom>{0}</w:moveFrom></w:p><w:p><w:moveTo>{0}</w:moveTo></w:p><w:p><m:f><m:num><m:r><m:t>1</m:t>\
+         </m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f></w:p><w:p><w:ruby><w:rt>{1}</w:rt><w:rubyBase>{2}</w:rubyBase>\
+         </w:ruby></w:p></w:document>",
+        run("moved"),
+        run("かん"),
+        run("漢")
+    );
+    assert_eq!(office::text(archive(&[("word/document.xml", &word)])).unwrap(), "moved\n\n1/2\n\n漢\n");
+}
+
+#[test]
+fn mail_of_unclear_encoding_and_mail_with_a_blank_part_is_read() {
+    let part = |kind: &str, text: &str| format!("--C\r\nContent-Type: text/{kind}\r\n\r\n{text}\r\n");
+    let head = "Subject: h\r\nContent-Type: multipart/alternative; boundary=C\r\n\r\n";
+    let blank = format!("{head}{}{}--C--\r\n", part("plain", "\r\n"), part("html", "<p>only here</p>"));
+    assert_eq!(mail_text(blank.as_bytes()), "Subject: h\n\nonly here\n");
+    let latin = b"Subject: Gr\xfc\xdfe\r\n\r\nraw 8bit Gr\xfc\xdfe\r\n";
+    let read = mail::text(latin.to_vec()).unwrap();
+    assert_eq!((read.text.as_str(), read.guessed), ("Subject: Grüße\n\nraw 8bit Grüße\n", Some("windows-1252")));
+    let (gbk, _, _) = encoding_rs::GBK.encode("灯塔在海边，晚上很亮，为船只指引方向。");
+    for charset in ["", "; charset=x-none"] {
+        let mail = [format!("Subject: x\r\nContent-Type: text/plain{charset}\r\n\r\n").as_bytes(), &gbk].concat();
+        let read = mail::text(mail).unwrap();
+        assert_eq!(
+            (read.text.lines().last(), read.guessed),
+            (Some("灯塔在海边，晚上很亮，为船只指引方向。"), Some("GBK"))
+        );
+    }
+    for subject in ["=?utf-8?Q?a=E7=81?=\r\n =?utf-8?Q?=AF?= =?utf-8?Q?b?=", "=?utf-8?B?YeeB?= =?utf-8?B?r2I=?="] {
+        assert_eq!(mail_text(format!("Subject: {subject}\r\n\r\nx").as_bytes()), "Subject: a灯b\n\nx\n");
+    }
+    assert_eq!(mail_text(b"just text\n\nand more: of it\n"), "just text\n\nand more: of it\n");
+}
+
+#[test]
+fn notebooks_as_python_writes_them_and_other_forms_of_results_are_read() {
+    let notebook = r#"{"metadata":{"x":NaN,"y":[-Infinity]},"cells":[{"cell_type":"markdown","source":"NaN \"half \ud83d, \ud83d\ude00"},
+        {"cell_type":"code","source":"f","outputs":[{"data":{"text/html":"<b>page</b>"}},{"data":{"text/markdown":["**m**"]}}]}]}"#;
+    let text = notebook::text(notebook.as_bytes().to_vec());
+    assert_eq!(text, "NaN \"half \u{fffd}, 😀\n\n```\nf\n```\n\n```\npage\n```\n\n```\n**m**\n```\n");
+    let container = "<container><rootfiles><rootfile full-path='p.opf'/></rootfiles></container>";
+    let package = "<package><item id='a' href='a.xhtml'/><itemref idref='a'/></package>";
+    let empty = office::text(archive(&[("META-INF/container.xml", container), ("p.opf", package)])).unwrap_err();
+    assert!(empty.starts_with("no chapter of the book can be read"), "{empty}");
 }

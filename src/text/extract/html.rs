@@ -2,12 +2,15 @@
 
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
 use html5gum::{DefaultEmitter, Token, Tokenizer};
+use quick_xml::escape::partial_escape;
 
 use super::blocks::Blocks;
-use crate::text::encoding;
+use crate::text::encoding::{self, Decoded};
 
 /// Elements without text for a reader.
 const LEFT_OUT: &str = "script style noscript template svg iframe noembed object";
+/// Those of them that hold no markup.
+const RAW: &str = "script style noscript iframe noembed";
 const BLOCKS: &str = "p blockquote ul ol dl table figure section article header footer nav aside main \
     form fieldset hr details title body pre textarea";
 const LINES: &str = "div dt dd option address figcaption summary caption legend center label";
@@ -21,48 +24,71 @@ pub(super) enum Form {
     Xhtml,
 }
 
-pub(super) fn page(bytes: Vec<u8>) -> String {
-    let source = decoded(bytes);
+pub(super) fn page(bytes: Vec<u8>) -> Decoded {
+    let Decoded { text: source, guessed } = decoded(bytes);
     let form = if source.trim_start().starts_with("<?xml") { Form::Xhtml } else { Form::Html };
-    text(&source, form)
+    Decoded { text: text(&source, form), guessed }
 }
 
 /// In the encoding that the page declares; without one, as any text.
-pub(super) fn decoded(bytes: Vec<u8>) -> String {
-    let head = String::from_utf8_lossy(bytes.get(..bytes.len().min(DECLARATION_BYTES)).unwrap_or(&[])).to_lowercase();
-    let label = ["charset=", "encoding="].iter().find_map(|key| {
-        let (_, value) = head.split_once(key)?;
-        let value = value.trim_start_matches(['"', '\'', ' ']);
-        let end = value.find(|c: char| !(c.is_ascii_alphanumeric() || "-_:.".contains(c))).unwrap_or(value.len());
-        Encoding::for_label(value.get(..end)?.as_bytes())
-    });
-    match label {
+pub(super) fn decoded(bytes: Vec<u8>) -> Decoded {
+    let head = String::from_utf8_lossy(bytes.get(..bytes.len().min(DECLARATION_BYTES)).unwrap_or(&[]));
+    match declared(&head) {
         // A declaration that is readable byte by byte excludes UTF-16.
         Some(encoding) if Encoding::for_bom(&bytes).is_none() && ![UTF_8, UTF_16LE, UTF_16BE].contains(&encoding) => {
-            encoding.decode_without_bom_handling(&bytes).0.into_owned()
+            Decoded { text: encoding.decode_without_bom_handling(&bytes).0.into_owned(), guessed: None }
         }
-        _ => encoding::decode(bytes, true).map(|decoded| decoded.text).unwrap_or_default(),
+        _ => encoding::decode(bytes, true).unwrap_or_default(),
     }
 }
 
-pub(super) fn text(source: &str, form: Form) -> String {
+/// The encoding in the XML declaration or in an element `meta`.
+fn declared(head: &str) -> Option<&'static Encoding> {
+    let named = |text: &str, key: &str| {
+        let mut words = text.split_once(key)?.1.split(|c: char| !(c.is_ascii_alphanumeric() || "-_:.".contains(c)));
+        Encoding::for_label(words.find(|word| !word.is_empty())?.as_bytes())
+    };
+    let xml = head.trim_start().strip_prefix("<?xml").and_then(|xml| named(xml.split_once("?>")?.0, "encoding="));
+    let meta = |token: Token| {
+        let Token::StartTag(tag) = token else { return None };
+        let value = |name: &str| Some(String::from_utf8_lossy(tag.attributes.get(name.as_bytes())?).to_lowercase());
+        let content = value("http-equiv").and_then(|_| value("content"));
+        let charset = value("charset").map(|charset| format!("charset={charset}"));
+        named(&charset.or(content).filter(|_| tag.name.as_slice() == b"meta")?, "charset=")
+    };
+    xml.or_else(|| tokens(head, Form::Html).find_map(meta))
+}
+
+fn tokens(source: &str, form: Form) -> impl Iterator<Item = Token> {
     let mut emitter = DefaultEmitter::default();
     emitter.naively_switch_states(form == Form::Html);
+    Tokenizer::new_with_emitter(source, emitter).flatten()
+}
+
+pub(super) fn text(source: &str, form: Form) -> String {
+    // In HTML they are comments.
+    let mut sections = source.splitn(if form == Form::Xhtml { usize::MAX } else { 1 }, "<![CDATA[");
+    let mut source = sections.next().unwrap_or_default().to_owned();
+    for section in sections {
+        let (text, rest) = section.split_once("]]>").unwrap_or(("", section));
+        source = source + &partial_escape(text) + rest;
+    }
+    let tokens: Vec<Token> = tokens(&source, form).collect();
     let mut out = Blocks::default();
-    // The element that is left out now, and how many of its name are open.
-    let mut left_out: Option<(Vec<u8>, usize)> = None;
-    let mut verbatim = 0usize;
-    for token in Tokenizer::new_with_emitter(source, emitter).flatten() {
+    let (mut at, mut verbatim) = (0usize, 0usize);
+    while let Some(token) = tokens.get(at) {
+        at += 1;
         match token {
             Token::StartTag(tag) => {
                 let name: &[u8] = &tag.name;
-                if let Some((open, depth)) = &mut left_out {
-                    *depth += usize::from(open.as_slice() == name && !tag.self_closing);
-                    continue;
-                }
                 let closed = tag.self_closing && (form == Form::Xhtml || name == b"svg");
                 if is_one_of(LEFT_OUT, name) && !closed {
-                    left_out = Some((name.to_vec(), 1));
+                    match length(tokens.get(at..).unwrap_or_default(), name) {
+                        Some(length) => at += length,
+                        // Its content is no markup.
+                        None if is_one_of(RAW, name) => break,
+                        None => {}
+                    }
                     continue;
                 }
                 verbatim += usize::from(matches!(name, b"pre" | b"textarea") && !closed);
@@ -73,26 +99,33 @@ pub(super) fn text(source: &str, form: Form) -> String {
             }
             Token::EndTag(tag) => {
                 let name: &[u8] = &tag.name;
-                if let Some((open, depth)) = &mut left_out {
-                    *depth -= usize::from(open.as_slice() == name);
-                    if *depth == 0 {
-                        left_out = None;
-                    }
-                    continue;
-                }
                 if matches!(name, b"pre" | b"textarea") {
                     verbatim = verbatim.saturating_sub(1);
                 }
                 end(&mut out, name);
             }
-            Token::String(text) if left_out.is_none() => {
-                let text = String::from_utf8_lossy(&text);
+            Token::String(text) => {
+                let text = String::from_utf8_lossy(text);
                 if verbatim > 0 { out.verbatim(&text) } else { out.text(&text) }
             }
-            Token::String(_) | Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
+            Token::Comment(_) | Token::Doctype(_) | Token::Error(_) => {}
         }
     }
     out.finish()
+}
+
+/// How many tokens end an element that has just begun; `None` if it has no end.
+fn length(tokens: &[Token], name: &[u8]) -> Option<usize> {
+    let mut open = 1usize;
+    let end = tokens.iter().position(|token| {
+        match token {
+            Token::StartTag(tag) if tag.name.as_slice() == name && !tag.self_closing => open += 1,
+            Token::EndTag(tag) if tag.name.as_slice() == name => open -= 1,
+            _ => {}
+        }
+        open == 0
+    });
+    end.map(|end| end + 1)
 }
 
 fn is_one_of(elements: &str, name: &[u8]) -> bool {

@@ -1,13 +1,16 @@
 //! Cells of a Jupyter notebook: text as it is, code and its printed results in fences.
 
+use fancy_regex::{Captures, Regex};
 use serde_json::Value;
 
+use super::html;
 use crate::text::encoding;
 
 /// Text of a file; of one that is no notebook, the file itself.
 pub(super) fn text(bytes: Vec<u8>) -> String {
     let source = encoding::decode(bytes, true).map(|decoded| decoded.text).unwrap_or_default();
-    let Ok(notebook) = serde_json::from_str::<Value>(&source) else { return source };
+    let parsed = serde_json::from_str::<Value>(&source).ok();
+    let Some(notebook) = parsed.or_else(|| serde_json::from_str(&strict(&source)?).ok()) else { return source };
     // Format 3 has its cells in work sheets.
     let sheets = notebook["worksheets"].as_array().into_iter().flatten().filter_map(|sheet| sheet["cells"].as_array());
     let cells: Vec<&Value> = notebook["cells"].as_array().into_iter().chain(sheets).flatten().collect();
@@ -42,8 +45,10 @@ fn fenced(language: &str, code: &str) -> String {
 
 fn result(output: &Value) -> String {
     let error = || Some(format!("{}: {}", output["ename"].as_str()?, output["evalue"].as_str()?));
-    let plain = output.pointer("/data/text~1plain");
-    error().unwrap_or_else(|| joined(plain.or_else(|| output.get("text"))))
+    let data = |kind: &str| joined(output.get("data").and_then(|data| data.get(kind)));
+    let forms = [data("text/plain"), joined(output.get("text")), data("text/markdown"), data("text/latex")];
+    let plain = || forms.into_iter().find(|text| !text.trim().is_empty());
+    error().or_else(plain).unwrap_or_else(|| html::text(&data("text/html"), html::Form::Html))
 }
 
 /// Text that may be a list of lines.
@@ -53,4 +58,13 @@ fn joined(value: Option<&Value>) -> String {
         Some(Value::Array(lines)) => lines.iter().filter_map(Value::as_str).collect(),
         _ => String::new(),
     }
+}
+
+/// What Python writes as JSON too: numbers that are none, and halves of surrogate pairs.
+fn strict(source: &str) -> Option<String> {
+    let numbers = Regex::new(r#"(?s)("(?:[^"\\]|\\.)*")|NaN|-?Infinity"#).ok()?;
+    let halves = Regex::new(r"(?i)(\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..").ok()?;
+    let kept = |found: &Captures<'_>, other: &str| found.get(1).map_or(other, |kept| kept.as_str()).to_owned();
+    let source = numbers.replace_all(source, |found: &Captures<'_>| kept(found, "null"));
+    Some(halves.replace_all(&source, |found: &Captures<'_>| kept(found, r"\ufffd")).into_owned())
 }

@@ -16,6 +16,9 @@ use crate::text::encoding;
 /// Largest part of a document, unpacked.
 const PART_BYTES: u64 = 256 << 20;
 const MOST_SPACES: usize = 200;
+/// Elements without text for a reader: repetitions of the choice in front of them, text that was moved or changed, comments, and
+/// readings of characters.
+const HIDDEN: [&str; 6] = ["Fallback", "moveFrom", "tracked-changes", "annotation", "rt", "ruby-text"];
 
 type Archive = ZipArchive<Cursor<Vec<u8>>>;
 
@@ -125,9 +128,8 @@ fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks
     let (mut hidden, mut inside, mut paragraphs, mut in_run, mut in_text) = (0usize, 0usize, 0usize, false, false);
     let is_word = styles.is_some();
     walk(xml, |node| match node {
-        // A fallback repeats what the choice in front of it shows.
-        Node::Start("Fallback" | "annotation" | "tracked-changes", _) => hidden += 1,
-        Node::End("Fallback" | "annotation" | "tracked-changes") => hidden = hidden.saturating_sub(1),
+        Node::Start(name, _) if HIDDEN.contains(&name) => hidden += 1,
+        Node::End(name) if HIDDEN.contains(&name) => hidden = hidden.saturating_sub(1),
         _ if hidden > 0 => {}
         // A handle of a shape.
         Node::Start("h", _) | Node::End("h") if is_word => {}
@@ -176,6 +178,8 @@ fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks
         // Tab stops of Word have the same name outside of runs.
         Node::Start("tab", _) if in_run || !is_word => out.verbatim("\t"),
         Node::Start("br" | "cr" | "line-break", _) => out.line_break(),
+        // Of a fraction.
+        Node::Start("den", _) => out.verbatim("/"),
         Node::Start("noBreakHyphen", _) => out.verbatim("-"),
         Node::Start("s", tag) if !is_word => {
             let count = attribute(tag, "c").and_then(|count| count.parse().ok()).unwrap_or(1);
@@ -215,7 +219,10 @@ fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
         let Some(href) = files.get(&chapter) else { continue };
         texts.push(match part(archive, &inside(folder, href)) {
             Ok(Some(source)) => html::text(&source, html::Form::Xhtml),
-            Ok(None) => format!("[{href} is missing in the book]\n"),
+            Ok(None) => {
+                failed += 1;
+                format!("[{href} is missing in the book]\n")
+            }
             Err(why) => {
                 failed += 1;
                 format!("[{why}]\n")

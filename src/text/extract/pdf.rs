@@ -7,24 +7,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use encoding_rs::{UTF_16BE, WINDOWS_1252};
 use flate2::read::ZlibDecoder;
-use hayro_interpret::hayro_syntax::content::UntypedIter;
+use hayro_interpret::hayro_cmap::{CMap, CMapName, load_embedded};
+use hayro_interpret::hayro_syntax::content::TypedIter;
+use hayro_interpret::hayro_syntax::content::ops::TypedInstruction;
 use hayro_interpret::hayro_syntax::object::{Array, Dict, MaybeRef, Name, Object, Stream};
 use hayro_interpret::hayro_syntax::page::Page as Source;
 use hayro_interpret::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 use hayro_interpret::kurbo::{Affine, Rect};
 use hayro_interpret::{Context, InterpreterCache, InterpreterSettings, InterpreterWarning, interpret_page};
 
-use super::Page;
 use super::layout::Layout;
+use super::{HEAD_BYTES, Page};
 use crate::core::caught::caught;
 
 /// Fields above a form field that may hold its value.
 const PARENTS: usize = 16;
 /// An operator that no page has.
 const END: &[u8] = b"sala_end";
+/// Operators that show text.
+const SHOW: [&[u8]; 4] = [b"Tj", b"TJ", b"'", b"\""];
+/// Most pages that the head of a file may announce.
+const MOST_PAGES: usize = 100_000;
 
 pub(super) fn pages(bytes: Vec<u8>) -> Result<Vec<Page>, String> {
+    let head = bytes.get(..bytes.len().min(HEAD_BYTES as usize)).unwrap_or_default();
+    let announced = announced(&String::from_utf8_lossy(head), bytes.len()).unwrap_or(0);
+    let is_pdf = bytes.windows(5).any(|part| part.eq_ignore_ascii_case(b"%PDF-"));
     let pdf = Pdf::new(bytes).map_err(|e| match e {
+        LoadPdfError::Invalid if !is_pdf => "it is no PDF".to_owned(),
         LoadPdfError::Decryption(DecryptionError::PasswordProtected) => {
             "it needs a password: save a copy without one".to_owned()
         }
@@ -42,7 +52,18 @@ pub(super) fn pages(bytes: Vec<u8>) -> Result<Vec<Page>, String> {
             pages.insert(i, Page { failed: true, ..Page::default() });
         }
     }
+    pages.resize_with(pages.len().max(announced), || Page { failed: true, ..Page::default() });
     Ok(pages)
+}
+
+/// How many pages the head of a linearized file names. A file that is longer than its head says was changed afterwards.
+fn announced(head: &str, bytes: usize) -> Option<usize> {
+    let (_, entries) = head.split_once("/Linearized")?;
+    let number = |key: &str| {
+        let value = entries.split_once(key)?.1.trim_start();
+        value.split(|c: char| !c.is_ascii_digit()).next()?.parse::<usize>().ok()
+    };
+    (number("/L")? >= bytes).then_some(number("/N")?.min(MOST_PAGES))
 }
 
 /// The leaves of the page tree, in order: whether each is a page. The reader leaves out those that are none.
@@ -82,6 +103,7 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
                     warned.store(true, Ordering::Relaxed);
                 }
             }),
+            cmap_resolver: Arc::new(code_table),
             ..InterpreterSettings::default()
         };
         // Neither the place nor the size on a screen matters.
@@ -103,7 +125,7 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
     match read {
         Some((text, _, true)) if text.trim().is_empty() => Page { failed: true, ..Page::default() },
         Some((text, unknown, cut)) => {
-            Page { text, failed: false, cut, partial: unknown || lost_font.load(Ordering::Relaxed) }
+            Page { text, cut, partial: unknown || lost_font.load(Ordering::Relaxed), ..Page::default() }
         }
         None => Page { failed: true, ..Page::default() },
     }
@@ -120,12 +142,15 @@ fn is_damaged(source: &Source<'_>) -> bool {
         _ => false,
     };
     let content = [source.page_stream().unwrap_or_default(), b"\n", END].concat();
-    let mut operations = UntypedIter::new(&content);
-    let mut is_at_end = false;
+    let mut operations = TypedIter::new(&content);
+    let (mut is_at_end, mut is_skipped) = (false, false);
     while let Some(operation) = operations.next() {
-        is_at_end = **operation.operator == *END;
+        let TypedInstruction::Fallback(operator) = operation else { continue };
+        is_at_end = **operator == *END;
+        // It lacks an operand.
+        is_skipped |= SHOW.contains(&&**operator);
     }
-    !(is_decoded && is_at_end)
+    !is_decoded || !is_at_end || is_skipped
 }
 
 /// Whether all of a stream can be decoded. The reader skips unknown filters and keeps the bytes before a fault.
@@ -137,6 +162,41 @@ fn decodes(stream: &Stream<'_>) -> bool {
     let is_deflated = filters.first().is_some_and(|name| name.as_str() == "FlateDecode");
     let is_whole = || io::copy(&mut ZlibDecoder::new(&*stream.raw_data()), &mut io::sink()).is_ok();
     stream.filters().len() == filters.len() && (!is_deflated || is_whole()) && stream.decoded_data().is_ok()
+}
+
+/// The table from a font's codes to numbers of glyphs. The reader has those of UTF-16, which serve for the other forms of Unicode
+/// too, without characters beyond the first 65,536. The number of such a glyph is the character, and the reader's tables from
+/// glyphs to characters (`-UCS2`) are extended by these.
+fn code_table(name: CMapName<'_>) -> Option<&'static [u8]> {
+    let name = std::str::from_utf8(name.to_bytes()).ok()?;
+    let known = |name: &str| load_embedded(CMapName::from_bytes(name.as_bytes()));
+    let code = |bits: &str, c: char| match bits {
+        "8" => c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("{byte:02x}")).collect(),
+        "16" => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("{unit:04x}")).collect(),
+        _ => format!("{:08x}", c as u32),
+    };
+    // Characters that differ in six bits differ in the last byte alone in every form.
+    let beyond = |line: &dyn Fn(char, char) -> String| -> String {
+        let first = ('\u{10000}'..=char::MAX).step_by(64);
+        first.map(|c| line(c, char::from_u32(c as u32 | 63).unwrap_or(c))).collect()
+    };
+    let table = if let Some(name) = name.strip_prefix("Known-") {
+        return known(name);
+    } else if name.ends_with("-UCS2") {
+        let more = beyond(&|a, b| format!("<{}> <{}> <{}>\n", code("32", a), code("32", b), code("16", a)));
+        format!("/Known-{name} usecmap beginbfrange {more} endbfrange")
+    } else if let Some((set, (bits, mode))) =
+        name.split_once("-UTF").and_then(|(set, form)| Some((set, form.split_once('-')?)))
+    {
+        let glyphs = CMap::parse(known(&format!("{}-UTF16-{mode}", set.trim_end_matches("2004")))?, load_embedded)?;
+        let line = |c| Some(format!("<{0}> <{0}> {1}\n", code(bits, c), glyphs.lookup_cid_code(c as u32, 2)?));
+        let lines: String = ('\0'..='\u{FFFF}').filter_map(line).collect();
+        let more = beyond(&|a, b| format!("<{}> <{}> {}\n", code(bits, a), code(bits, b), a as u32));
+        format!("/WMode {} begincidrange {lines}{more} endcidrange", u8::from(mode == "V"))
+    } else {
+        return known(name);
+    };
+    Some(table.leak().as_bytes())
 }
 
 /// Whether a font takes its characters from a named table of codes. Where the table lacks a code, such as those of characters

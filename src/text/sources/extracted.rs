@@ -53,11 +53,14 @@ pub(super) fn read(
     let output = run(command, READER, options, cancel, failed)?;
     let pages: Vec<Page> = serde_json::from_slice(&output).map_err(|e| failed(e.to_string(), Cause::Content))?;
     if kind != Kind::Pdf {
+        let guessed = pages.iter().find_map(|page| page.guessed.clone());
         let text: String = pages.into_iter().map(|page| page.text).collect();
         if text.trim().is_empty() {
             return Err(failed("there is no text in it".to_owned(), Cause::Content));
         }
-        return Ok((text, kind.name().map(|name| Remark::Way(format!("read as {name}, without its markup")))));
+        let way = kind.name().map(|name| Remark::Way(format!("read as {name}, without its markup")));
+        let unclear = guessed.map(|name| Remark::Missing(format!("encoding unclear; read as {name}")));
+        return Ok((text, unclear.or(way)));
     }
     let count = pages.len();
     let (first, last) = options.pages.map_or((1, count), |(first, last)| (first as usize, last as usize));
@@ -71,6 +74,9 @@ pub(super) fn read(
         return Err(failed("it is damaged: no page could be read".to_owned(), Cause::Content));
     }
     if chosen.iter().all(|page| page.text.trim().is_empty()) {
+        if chosen.iter().any(|page| page.partial) {
+            return Err(failed("its fonts cannot be read".to_owned(), Cause::Content));
+        }
         return Err(Problem::NoTextLayer { pages: count });
     }
     let texts: Vec<&str> = chosen.iter().map(|page| page.text.trim_end()).collect();
@@ -84,10 +90,10 @@ fn missing(pages: &[Page], first: usize) -> Option<String> {
         page_numbers(&numbers)
     };
     let failed = numbered(&|page| page.failed).map(|pages| format!("{pages} could not be read"));
-    let empty = numbered(&|page| !page.failed && page.text.trim().is_empty());
+    let empty = numbered(&|page| !page.failed && !page.partial && page.text.trim().is_empty());
     let empty = empty.map(|pages| format!("no text on {pages} (perhaps a scan)"));
     let cut = numbered(&|page| page.cut).map(|pages| format!("only part of {pages} could be read"));
-    let partial = numbered(&|page| page.partial && !page.cut && !page.text.trim().is_empty());
+    let partial = numbered(&|page| page.partial && !page.cut);
     let partial = partial.map(|pages| format!("some characters of {pages} could not be read"));
     let all: Vec<String> = [failed, empty, cut, partial].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))

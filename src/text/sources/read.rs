@@ -32,7 +32,7 @@ const CONVERTERS: &[(&str, &str)] = &[
 ];
 /// Folder of a shell's pipes, with numbers as names.
 const NUMBERED: &str = "/dev/fd";
-/// Formats that consist of printable characters, by how they begin.
+/// Formats that consist of printable characters, by how they begin, also under the name of another format.
 const MARKUP: [(&[u8], &str); 2] = [(b"{\\rtf", "rtf"), (b"%!PS", "ps")];
 
 pub(super) fn suggested(extension: &str) -> Option<&'static str> {
@@ -73,6 +73,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             (file, extension(&found.path.extension().unwrap_or_default().to_string_lossy()))
         }
     };
+    let markup = MARKUP.iter().find(|(begin, _)| bytes.starts_with(begin)).filter(|_| suggested(&extension).is_some());
+    let extension = markup.map_or(extension, |(_, is)| (*is).to_owned());
     let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(Problem::Advised("--pages works for PDF files only. Use --head or --tail".to_owned()));
@@ -88,8 +90,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     } else if let Some(kind) = kind {
         (document.text, document.note) = extracted::read(found, kind, options, cancel)?;
     } else {
-        let is_markup = MARKUP.iter().any(|(begin, of)| *of == extension && bytes.starts_with(begin));
-        if let Some(refused) = needs_converter().filter(|_| is_markup) {
+        if let Some(refused) = needs_converter().filter(|_| markup.is_some()) {
             return Err(refused);
         }
         let room = bytes.try_reserve(usize::try_from(meta.len()).unwrap_or(usize::MAX));

@@ -121,7 +121,9 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         ("pics/a.png", b"\0"),
         ("pics/b.png", b"\0"),
         ("fake.pdf", b"%PDF-1.4 nonsense"),
+        ("rich.doc", b"{\\rtf1 hi}"),
     ]);
+    assert!(f.error("rich.doc").starts_with("rich.doc: needs a converter. Set load.converters.rtf"));
     assert_eq!(f.error("war.txt"), "No such file: war.txt. Similar: ./books/war.txt");
     assert_eq!(f.error("note.txt"), "No such file: note.txt. Similar: ./notes.txt");
     assert_eq!(f.error("zzz.txt"), "No such file: zzz.txt.");
@@ -254,6 +256,8 @@ fn a_failed_reader_is_reported_in_one_line() {
     assert_eq!(cut.documents[0].note, Some(Remark::Missing("only part of page 1 could be read".to_owned())));
     let none = text(r#"echo '[{"failed":true},{"failed":true}]'"#).unwrap_err().to_string();
     assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing was loaded."), "{none}");
+    let fonts = text(r#"echo '[{"partial":true},{}]'"#).unwrap_err().to_string();
+    assert!(fonts.starts_with("x.pdf: its fonts cannot be read. Nothing was loaded."), "{fonts}");
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
     assert!(failed.starts_with("x.pdf: no good. Nothing was loaded."), "{failed}");
     // How the child ends when a file makes it ask for more memory than it may have.

@@ -112,7 +112,8 @@ fn a_pdf_without_text_is_refused_with_its_field() {
         (pdf(&[DAMAGED]), "scan.pdf cannot be read: it is damaged"),
         (STANDARD.encode("%PDF-1.4 nothing"), "scan.pdf cannot be read: it is damaged"),
         ("%".to_owned(), "scan.pdf is not base64"),
-        (STANDARD.encode("\u{89}PNG\r\n\0\0"), "scan.pdf is no PDF"),
+        (STANDARD.encode("\u{89}PNG\r\n\0\0"), "scan.pdf cannot be read: it is no PDF"),
+        (STANDARD.encode("hello"), "scan.pdf cannot be read: it is no PDF"),
     ] {
         for (path, body, field) in questions("scan.pdf", &data) {
             refused(&server.post(path, &body), field, why);
