@@ -1,5 +1,11 @@
 //! What a bug report needs: `--version`, and the first lines of `doctor`.
 
+use std::fs;
+
+use super::hub;
+use crate::config::settings::ModelConfig;
+use crate::core::files;
+use crate::model::format::Format;
 use crate::store::DATA_VERSION;
 
 /// `sala-chat 0.2.0 (1a2b3c4d)`; the commit where the build set `SALA_CHAT_COMMIT`.
@@ -9,7 +15,7 @@ pub(super) fn program() -> String {
 }
 
 pub(super) fn system() -> String {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{} {} {}", std::env::consts::OS, kernel.trim(), std::env::consts::ARCH)
 }
 
@@ -19,9 +25,30 @@ pub(super) fn build() -> String {
     format!("backends {backends}; data format {DATA_VERSION}")
 }
 
-/// The text of `--version`; `doctor` names GPU and model too.
+/// The text of `--version`. Opens no GPU: the driver's files name it.
 pub(super) fn version() -> String {
-    format!("{}\nbuild: {}\nsystem: {}\n", program(), build(), system())
+    format!("{}\nbuild: {}\nsystem: {}\ngpu: {}\nmodel: {}\n", program(), build(), system(), gpu(), model())
+}
+
+fn gpu() -> String {
+    let folders = fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+    let model = |text: String| text.lines().find_map(|l| Some(l.strip_prefix("Model:")?.trim().to_owned()));
+    let names: Vec<String> =
+        folders.filter_map(|f| model(fs::read_to_string(f.path().join("information")).ok()?)).collect();
+    let driver = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    let driver = driver.split_whitespace().find(number).unwrap_or("unknown");
+    if names.is_empty() { "none".to_owned() } else { format!("{}, driver {driver}", names.join(", ")) }
+}
+
+fn model() -> String {
+    let config = ModelConfig::default();
+    let Some(folder) = hub::installed(&config) else {
+        return format!("built-in ({} is not installed)", config.repo);
+    };
+    let text = files::read_text(&folder.join("config.json"), files::MODEL_CONFIG_BYTES).unwrap_or_default();
+    let form = serde_json::from_str(&text).ok().and_then(|config| Format::declared(&config, None));
+    format!("{}, {}", config.repo, form.map_or_else(|| "bf16".to_owned(), |form| form.described()))
 }
 
 /// `~` for the home folder in every path: a report is read by others.

@@ -15,7 +15,7 @@ use super::notices::{self, Attended};
 use super::{Context, Exit, Failure, STDIN, jobs, open};
 use crate::core::files::below_home;
 use crate::core::transcript::{Finish, Role};
-use crate::runtime::protocol::{Activity, LoadOptions, Notice, Request, SaveState, SessionView};
+use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use crate::runtime::{Attendance, Input};
 use crate::text::{Decoded, decode};
 use crate::tui::mention::{self, Meant};
@@ -114,6 +114,9 @@ pub fn run(context: &Context, ask: &ChatArgs, prompt: &str) -> Result<Exit, Fail
             return Err(unsaved.unwrap_or_else(|| unanswered(Exit::Stopped, &run)));
         }
     };
+    if let Some(why) = run.all_equal() {
+        printer.note(Level::Warn, &why);
+    }
     printer.end(&run, answer)?;
     match (signal, &run.unsaved) {
         (Some(signal), _) => Ok(Exit::Signal(signal)),

@@ -56,7 +56,7 @@ fn help_and_version_go_to_standard_output() {
     let text = out(&version);
     assert!(text.starts_with(concat!("sala-chat ", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.contains("\nbuild: backends CPU") && text.contains("; data format 2\n"), "{text}");
-    assert!(text.contains("\nsystem: linux "), "{text}");
+    assert!(["\nsystem: linux ", "\ngpu: ", "\nmodel: "].iter().all(|line| text.contains(line)), "{text}");
     assert!(!home.path("data").exists(), "asking for help writes nothing");
 }
 

@@ -108,6 +108,16 @@ impl Run {
         self.answers.iter().map(one).collect()
     }
 
+    /// A hint if all answers are the same.
+    pub(super) fn all_equal(&self) -> Option<String> {
+        let (first, others) = self.answers.split_first().filter(|(_, others)| !others.is_empty())?;
+        let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
+        let count = self.answers.len();
+        equal.then(|| {
+            format!("The {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
+        })
+    }
+
     fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
@@ -222,6 +232,11 @@ mod tests {
             decode_rate(&MessageMeta { completion_tokens, tokens_per_s, ..MessageMeta::default() })
         };
         assert_eq!([rate(5, 100.0), rate(5, 101.0), rate(0, 0.0)], [Some(100.0), None, None]);
+        let twins = |seed| {
+            let twin = |seed| Message { meta: MessageMeta { seed, ..answer.meta.clone() }, ..answer.clone() };
+            Run { answers: vec![twin(Some(3)), twin(seed)], ..Run::default() }.all_equal()
+        };
+        assert!(twins(Some(3)).is_some_and(|why| why.contains("--temp")) && twins(Some(4)).is_none());
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

