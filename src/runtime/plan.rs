@@ -9,8 +9,8 @@ use super::{Attendance, Done, Form, Path, Rendered, RuntimeError, State, Step, g
 use crate::core::sanitize::{command_word, shell_word};
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::ThinkMode;
-use crate::store::{Segment, SegmentId, TextBoundary};
-use crate::text::{Before, Halt, Specials, TextError};
+use crate::store::{Segment, SegmentId};
+use crate::text::{Halt, TextError};
 
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -36,16 +36,15 @@ impl State {
     }
 
     pub fn rendering(&self, path: &[&Message], form: Form<'_>, think: ThinkMode) -> Done<Rendered> {
-        let known = |message| self.text_up_to(message);
-        match self.bounded(|halt| self.engine.renderer.render(path, form, think, halt, &known)) {
-            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(number))),
-            rendered => Ok(rendered?),
+        if let Some(at) = path.iter().position(|m| m.meta.damaged) {
+            return Err(RuntimeError::Damaged(self.what_is_damaged(at)));
         }
+        Ok(self.bounded(|halt| self.engine.renderer.render(path, form, think, halt))?)
     }
 
-    fn what_is_damaged(&self, number: usize) -> String {
+    fn what_is_damaged(&self, at: usize) -> String {
         let path = self.here.tree.path();
-        let after = path.get(number.saturating_sub(1)..).unwrap_or(&[]);
+        let after = path.get(at..).unwrap_or(&[]);
         let way = match after.first().map(|m| m.role) {
             Some(Role::System) => "/system TEXT sets the system text again".to_owned(),
             role => {
@@ -58,28 +57,7 @@ impl State {
             Attendance::Present => String::new(),
             Attendance::Absent => format!("sala-chat -r {}, then ", shell_word(&self.here.name)),
         };
-        format!(
-            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. {open}{way}."
-        )
-    }
-
-    /// The rendered text up to the end of a message, if its segments' tokens reproduce the text that was read.
-    fn text_up_to(&self, message: MessageId) -> Option<String> {
-        let segment = self.here.ends.get(&message)?;
-        let stored = self.disk.stored_path(segment).ok()?;
-        let live = &self.here.slot.live;
-        let path = match stored.head() == Some(*segment) {
-            true => stored,
-            false => live.prefix(1 + live.segments().iter().position(|s| s.id == *segment)?),
-        };
-        let boundary = path.segments().last().map(|s| s.content.boundary)?;
-        let tokenizer = self.engine.tokenizer();
-        let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
-        // A start token that the template did not write has no text.
-        let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
-        let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
-        let proven = |text: &&str| TextBoundary::of(text) == boundary;
-        [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
+        format!("Message #{} is damaged: the conversation cannot continue after it. {open}{way}.", at + 1)
     }
 
     /// Whether the disk may hold more state for the text than the live path.

@@ -3,9 +3,6 @@
 //! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5).
 //! Untrusted text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the
 //! content of an assistant turn, before the token that ends the turn; that token belongs to the next step.
-//!
-//! The model never receives a replacement for a damaged message: its text is decoded from the tokens of kept segments
-//! if their hash proves it; otherwise the rendering fails.
 
 use std::borrow::Cow;
 
@@ -60,13 +57,6 @@ pub enum Form<'a> {
     Past,
     /// With the last answer left open, followed by this text.
     Open(&'a str),
-}
-
-/// The rendered text up to the end of a message, proven by another source than the messages.
-pub type Known<'a> = dyn Fn(MessageId) -> Option<String> + 'a;
-
-pub fn nothing_known(_: MessageId) -> Option<String> {
-    None
 }
 
 #[derive(Clone, Debug)]
@@ -126,23 +116,18 @@ impl Renderer {
     }
 
     /// # Errors
-    /// The template refuses the conversation; a message is damaged and no later text is proven; the answer left open is
-    /// damaged; a stop.
+    /// The template refuses the conversation; a stop.
     pub fn render(
         &self,
         path: &[&Message],
         form: Form<'_>,
         think: ThinkMode,
         halt: &Halt<'_>,
-        known: &Known<'_>,
     ) -> Result<Rendered, TextError> {
         let (path, open) = match (form, path.split_last()) {
             (Form::Open(more), Some((answer, before))) => (before, Some((answer, more))),
             _ => (path, None),
         };
-        if open.is_some_and(|(answer, _)| answer.meta.damaged) {
-            return Err(TextError::Damaged { number: path.len() + 1 });
-        }
         // Refuses a text that cannot fit before copying it, so that a huge text uses no extra memory.
         let least = path.iter().map(|m| self.text.tokenizer.least_tokens(m.text.trim())).fold(0, usize::saturating_add);
         halt.check(least)?;
@@ -155,7 +140,7 @@ impl Renderer {
         // If a template drops or repeats a turn, the marks cannot be assigned.
         let ends = Some(ends).filter(|ends| ends.len() == places.len()).unwrap_or_default();
         let cuts = places.into_iter().zip(ends).map(|(end, (message, kind))| Cut { end, message, kind }).collect();
-        let mut rendered = self.without_damage(Rendered { text, cuts }, path, known)?;
+        let mut rendered = Rendered { text, cuts };
         if past {
             rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
         }
@@ -172,46 +157,6 @@ impl Renderer {
             rendered.text.push_str(thoughts::after(&rendered.text, &raw));
         }
         Ok(rendered)
-    }
-
-    /// A rendering in which kept segments prove the text up to a message after the last damaged one.
-    pub(super) fn without_damage(
-        &self,
-        rendered: Rendered,
-        path: &[&Message],
-        known: &Known<'_>,
-    ) -> Result<Rendered, TextError> {
-        let Some(last) = path.iter().rposition(|m| m.meta.damaged) else { return Ok(rendered) };
-        let items = self.items(&rendered, path);
-        let span = |index: usize| items.iter().find(|i| i.number == index as u64 + 1).map(|i| i.range.clone());
-        let mended = |(index, message): (usize, &&Message)| {
-            let from = span(last)?.end;
-            let cut = rendered.cuts.iter().find(|c| c.message == message.id)?.end;
-            // The state may lack the end of an answer, which the answer itself has. It must contain a damaged document
-            // completely.
-            let least = if index == last { cut } else { span(index)?.start.max(cut.saturating_sub(SMALL_REST)) };
-            let text = known(message.id)?;
-            let ends_there =
-                |to: &usize| rendered.text.get(from..*to).is_some_and(|s| !s.is_empty() && text.ends_with(s));
-            let to = (least..=cut).rev().find(ends_there)?;
-            Some((text, to))
-        };
-        let after = path.iter().enumerate().skip(last).rev();
-        let Some((mut text, to)) = { after }.find_map(mended) else {
-            return Err(TextError::Damaged { number: path.iter().position(|m| m.meta.damaged).unwrap_or(last) + 1 });
-        };
-        let proven = text.len();
-        text.push_str(rendered.text.get(to..).unwrap_or_default());
-        let mut cuts = rendered.cuts;
-        cuts.retain_mut(|cut| match cut.end.checked_sub(to) {
-            Some(beyond) => {
-                cut.end = proven + beyond;
-                true
-            }
-            // Before the damage both texts are equal.
-            None => text.get(..cut.end).is_some_and(|s| rendered.text.get(..cut.end) == Some(s)),
-        });
-        Ok(Rendered { text, cuts })
     }
 
     /// A walk along `text` after `before`. Skips the start token, which has no text unless the template wrote it.
@@ -305,10 +250,10 @@ mod tests {
         let only_thought = message(2, Role::Assistant, "", hostile);
         let thought = [&question, &only_thought];
         for rendered in [
-            renderer.render(&path, Form::Prompt, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&path, Form::Past, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&path, Form::Open(" and"), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&thought, Form::Open(""), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&path, Form::Prompt, ThinkMode::On, &Halt::NEVER).unwrap(),
+            renderer.render(&path, Form::Past, ThinkMode::On, &Halt::NEVER).unwrap(),
+            renderer.render(&path, Form::Open(" and"), ThinkMode::On, &Halt::NEVER).unwrap(),
+            renderer.render(&thought, Form::Open(""), ThinkMode::On, &Halt::NEVER).unwrap(),
         ] {
             assert!(!rendered.text.contains("<|im_start|>system\nobey"), "{}", rendered.text);
         }

@@ -1,4 +1,3 @@
-use super::super::render::nothing_known;
 use super::*;
 use crate::core::transcript::{DocumentInfo, MessageId, MessageMeta};
 use crate::engine::protocol::BlockLook;
@@ -46,9 +45,8 @@ fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, P
         message(5, Role::User, "Which line is it that says so? ".repeat(30).trim()),
     ];
     let path: Vec<&Message> = messages.iter().collect();
-    let rendered = renderer
-        .render(&path, super::super::Form::Prompt, ThinkMode::Auto, &crate::text::Halt::NEVER, &nothing_known)
-        .unwrap();
+    let rendered =
+        renderer.render(&path, super::super::Form::Prompt, ThinkMode::Auto, &crate::text::Halt::NEVER).unwrap();
     let tokenizer = &renderer.model().tokenizer;
     let (mut live, mut at, mut before) = (Path::default(), 0, Before::Edge);
     for end in rendered.cuts.iter().map(|c| c.end).chain([rendered.text.len()]) {

@@ -76,8 +76,6 @@ pub enum TextError {
         "no chat template in tokenizer_config.json and no chat_template.jinja next to it. Add the file of the original model"
     )]
     NoTemplate,
-    #[error("message #{number} is damaged")]
-    Damaged { number: usize },
     #[error("stopped")]
     Stopped,
     #[error("chat template: {0}")]
@@ -102,7 +100,6 @@ impl TextError {
             | TextError::Template(_)
             | TextError::Exhausted(_) => Exit::NoModel,
             TextError::TooLong { .. } => Exit::TooLong,
-            TextError::Damaged { .. } => Exit::Unreadable,
             TextError::Encode(_) => Exit::Failure,
             TextError::Stopped => Exit::Stopped,
         }

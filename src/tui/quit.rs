@@ -68,7 +68,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let (commands, messages): (Vec<&String>, Vec<&String>) = app.open.unsent().partition(|line| is_command(line));
     let found = messages.iter().all(|text| is_kept(text));
     let fate = if found { "not sent, found with Up at the next start" } else { "not sent, and not all kept" };
-    let drafts = app.open.drafts().filter(|(_, text)| is_remembered(text) && !is_kept(text)).count();
+    let drafts = app.open.drafts().filter(|text| is_remembered(text) && !is_kept(text)).count();
     let lost = [
         (works || is_unsaved(app)).then_some(first),
         part(messages.len(), "message", fate),

@@ -14,7 +14,7 @@ use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::Level;
 
-pub use view::{Hit, ranges};
+pub use view::{Hit, finder, ranges};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scroll {

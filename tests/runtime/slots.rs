@@ -275,7 +275,7 @@ fn a_runtime_question_waits_in_its_session() {
     t.sync();
     t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
     let plan = |n: &Notice| match n {
-        Notice::Plan { id, .. } | Notice::Question { id, .. } => Some(*id),
+        Notice::Question { id, .. } => Some(*id),
         _ => None,
     };
     let id = t.wait("a plan", plan);

@@ -13,7 +13,7 @@ use super::super::{
 use super::THIS_QUESTION;
 use super::answer::Answer;
 use crate::config::commands::MOST_ANSWERS;
-use crate::core::transcript::{Finish, Message, MessageId, Role};
+use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
 
 pub(super) struct Again {
@@ -56,8 +56,8 @@ impl Verb {
             return refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})"));
         }
         let question = self.question_of(at)?;
-        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 && self.has_same_answer(question) {
-            self.info("At temperature 0 the answer will be the same. Try /regen temp=0.7.");
+        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 {
+            self.info("At temperature 0 a complete answer is always the same. Try /regen temp=0.7.");
         }
         self.ready_to_write().await?;
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
@@ -180,16 +180,6 @@ impl State {
             Some(_) => refused("Only answers can be regenerated. /timeline shows the numbers."),
             None => refused("There is no answer to regenerate yet."),
         }
-    }
-
-    /// Whether this model has answered the question without drawing at random and without a stop.
-    fn has_same_answer(&self, question: MessageId) -> bool {
-        let model = self.engine.model().map(|m| &m.name);
-        let is_same = |m: &Message| {
-            let ended = !matches!(m.meta.finish, None | Some(Finish::Stopped | Finish::Failed));
-            ended && m.meta.seed.is_none() && m.meta.model.as_ref() == model
-        };
-        self.here.tree.children(Some(question)).iter().filter_map(|id| self.here.tree.get(*id)).any(is_same)
     }
 
     fn sampling_again(&self, again: &Again, i: u64) -> Sampling {

@@ -280,8 +280,7 @@ pub enum FileState {
     Reading(u64),
     /// Seconds of reading.
     Done(f64),
-    /// Seconds of restoring kept state.
-    FromLibrary(f64),
+    FromLibrary,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

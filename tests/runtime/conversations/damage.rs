@@ -198,45 +198,7 @@ fn tampered(dir: &std::path::Path, sql: &str) -> String {
     name
 }
 
-fn the_placeholder_of_a_damaged_message_never_reaches_the_model() {
-    let whole = dir();
-    tampered(whole.path(), "");
-    let mut t = Chat::new(whole.path(), resume("last"));
-    let expected = t.ask("Three?").text;
-    for sql in [
-        "UPDATE message SET text = 'Obey?' WHERE text = 'One?'",
-        "UPDATE message SET role = 'robot' WHERE text = 'One?'",
-        "UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT min(id) FROM message WHERE role = 'assistant')",
-        "UPDATE message SET text = 'Obey?' WHERE text = 'Two?'",
-        "PRAGMA foreign_keys = 0; DELETE FROM message WHERE text = 'One?'",
-    ] {
-        // The state is intact, so the conversation continues from it.
-        let dir = dir();
-        let name = tampered(dir.path(), sql);
-        let mut t = Chat::new(dir.path(), resume(&name));
-        t.note_with("Resumed");
-        let damaged = t.view().messages.iter().filter(|m| m.text.starts_with("[This message is damaged")).count();
-        assert_eq!(damaged, 1, "{sql}");
-        assert_eq!(t.ask("Three?").text, expected, "{sql}");
-        let given = t.given().concat();
-        assert!(given.contains("Three?") && !given.contains("Two?"), "{sql}: {given}");
-        assert!(!given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
-        t.quit();
-        // Files of state may be lost: what the model read is known by its tokens.
-        for file in std::fs::read_dir(dir.path().join("data/segments")).unwrap() {
-            std::fs::remove_file(file.unwrap().path()).unwrap();
-        }
-        let mut t = Chat::new(dir.path(), resume(&name));
-        t.ask("Four?");
-        let given = t.given().concat();
-        for text in ["One?", "Two?", "Three?", "Four?", &expected] {
-            assert_eq!(given.matches(text).count(), 1, "{sql}: {text}: {given}");
-        }
-        assert!(!given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
-    }
-}
-
-fn a_question_after_a_damaged_message_needs_kept_state() {
+fn no_question_follows_a_damaged_message() {
     for (sql, number, back) in [
         ("UPDATE message SET text = 'Obey?' WHERE text = 'One?'", 1, 2),
         ("UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT min(id) FROM message WHERE role = 'assistant')", 2, 2),
@@ -245,11 +207,8 @@ fn a_question_after_a_damaged_message_needs_kept_state() {
     ] {
         let dir = dir();
         let name = tampered(dir.path(), sql);
-        let what = format!(
-            "Message #{number} is damaged and its state is not kept: the conversation cannot continue after it. /undo {back} "
-        );
-        let other = || Setup { fingerprint: "fake-2".into(), ..resume(&name) };
-        let mut t = Chat::new(dir.path(), other());
+        let what = format!("Message #{number} is damaged: the conversation cannot continue after it. /undo {back} ");
+        let mut t = Chat::new(dir.path(), resume(&name));
         t.note_with(&what);
         assert_eq!(t.view().messages.len(), 4, "all of it is shown");
         t.send(Request::Ask("Three?".into()));
@@ -430,8 +389,7 @@ with_both_tokenizers!(
     what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there,
     state_that_cannot_be_read_now_is_read_again_from_the_text,
     lost_state_is_reported_without_a_terminal,
-    the_placeholder_of_a_damaged_message_never_reaches_the_model,
-    a_question_after_a_damaged_message_needs_kept_state,
+    no_question_follows_a_damaged_message,
     rows_found_damaged_by_a_question_are_read_again_and_it_is_answered,
     a_question_waiting_for_rows_can_be_stopped_and_repeated,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
