@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::session::Session;
-use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
+use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake};
 use crate::config::commands::WhileBusy;
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
@@ -282,13 +282,12 @@ impl State {
         }
     }
 
-    fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
+    fn put_away(&mut self, other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
         let Some(apart) = other.apart else {
             self.disk.wait_for_texts();
             self.disk.let_go(other.session.id, other.lock);
-            self.untitled.extend(title::untitled(&mut other.session));
             return self.opened.left(other.session, keeps_empty);
         };
         let Some(why) = apart.put_off else { return };

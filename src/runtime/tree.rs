@@ -151,11 +151,7 @@ impl Tree {
 
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
-        self.branching().map_or((1, 1), |at| self.position_among_siblings(at))
-    }
-
-    /// `(2, 3)`: second of three messages with the same parent.
-    pub fn position_among_siblings(&self, at: MessageId) -> (u64, u64) {
+        let Some(at) = self.branching() else { return (1, 1) };
         let siblings = self.siblings(at);
         let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
         (index as u64 + 1, siblings.len() as u64)
