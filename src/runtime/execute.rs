@@ -192,9 +192,9 @@ impl Verb {
             // space.
             return Ok(());
         }
+        // The next question reports a text that does not fit.
         let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
         let rendered = match self.past() {
-            // The next question reports it.
             Err(e) if no_room(&e) => return Ok(()),
             rendered => rendered?,
         };

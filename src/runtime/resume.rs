@@ -100,12 +100,12 @@ impl State {
             return;
         }
         let used = |(name, kept): &(String, String)| {
-            let kept = first_words(kept, SHOWN_SETTING);
-            match settings.get(name).as_str() {
-                _ if name.is_empty() => format!("all ({kept}), those of new sessions are used"),
-                "" => format!("{} ({kept})", sanitize_line(name)),
-                value => format!("{name} ({kept}), {value} is used"),
-            }
+            let used = match settings.get(name).as_str() {
+                "" => String::new(),
+                value => format!(", {value} is used"),
+            };
+            let name = if name.is_empty() { "all" } else { name };
+            format!("{} ({}){used}", sanitize_line(name), first_words(kept, SHOWN_SETTING))
         };
         let what = wrong.iter().map(used).collect::<Vec<_>>().join("; ");
         self.warn(format!("\"{session}\" has settings that cannot be read: {what}."));

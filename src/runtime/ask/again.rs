@@ -86,12 +86,8 @@ impl Verb {
         loop {
             let started = Instant::now();
             let (rendered, plan) = self.plan_again(again).await?;
-            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
             let answer = self.new_answer(&rendered, self.sampling_again(again, made.len() as u64), started)?;
             made.push(self.write_answer(answer, plan, &rendered).await?);
-            if again.answered && self.engine.server().is_none() {
-                self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
-            }
             if made.len() as u64 >= again.count || self.here.slot.stopped() {
                 return Ok(made);
             }
@@ -112,10 +108,6 @@ impl Verb {
         let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
         for answer in &answers {
             self.add_quietly(answer.message.clone())?;
-        }
-        if again.answered && self.engine.server().is_none() {
-            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
-            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
         }
         self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.message.meta.seed)).collect()));
         // No token has arrived yet.
@@ -145,6 +137,10 @@ impl Verb {
         self.show_session();
         let rendered = self.prompt(&self.here.tree.path())?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
+        if again.answered && self.engine.server().is_none() {
+            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
+            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
+        }
         Ok((rendered, plan))
     }
 
