@@ -171,12 +171,7 @@ impl State {
         if self.attendance == Attendance::Absent || self.quitting || !can_be_left {
             return WhileBusy::Waits;
         }
-        let why = match (self.engine.slots(), self.engine.free_slots()) {
-            (0, _) => "The model is being loaded",
-            (1, _) => "This engine holds one conversation at a time",
-            (_, 0) => "All conversations of this engine are busy",
-            _ => return wanted,
-        };
+        let Some(why) = self.engine.no_free_slot() else { return wanted };
         self.info(format!("{why}; this runs after the current work."));
         WhileBusy::Waits
     }

@@ -24,17 +24,10 @@ pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeErr
     RuntimeError::Refused(no_document(name, "the library", names, "/library"))
 }
 
-fn short(hash: &str) -> String {
-    hash.chars().take(8).collect()
-}
-
 /// Reports what left the library. `used`: sessions still use state of it.
 pub fn removed(what: &str, used: bool, freed: u64) -> String {
-    match (used, freed) {
-        (true, 0) => format!("Removed {what}; sessions still use the state, so nothing was freed."),
-        (true, _) => format!("Removed {what} ({}). Sessions keep what they use.", bytes(freed)),
-        (false, _) => format!("Removed {what} ({}).", bytes(freed)),
-    }
+    let kept = if used { " Sessions keep what they use." } else { "" };
+    format!("Removed {what} ({}).{kept}", bytes(freed))
 }
 
 /// The file of a document that was not read, and why.
@@ -54,10 +47,8 @@ impl State {
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
                 complete: d.complete,
-                hash: short(&d.hash),
                 kept,
                 bytes,
-                used_ms: m.created_ms,
             })
         };
         self.here.tree.path().iter().filter_map(row).collect()
@@ -162,10 +153,8 @@ impl State {
             position: None,
             lines: d.document.lines,
             complete: true,
-            hash: short(&d.document.hash),
             kept: d.kept,
             bytes: d.bytes,
-            used_ms: d.used_ms,
         };
         let rows = self.disk.store.documents()?.into_iter().map(row).collect();
         self.show(Notice::Documents { title: "Library".into(), rows })

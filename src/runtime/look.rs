@@ -201,7 +201,6 @@ impl State {
         ContextMap {
             stretches,
             used,
-            limit: self.engine.info.context_limit,
             block_tokens: looked.map_or(0, |l| l.block_tokens),
             looked: looked.map(|l| l.blocks.clone()).unwrap_or_default(),
             passages: looked.map(|l| l.passages.clone()).unwrap_or_default(),

@@ -250,11 +250,11 @@ impl Verb {
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.again());
         let is_pipe = matches!(self.options.opening, Opening::ResumeOrEnd(_));
+        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         if is_pipe && self.attendance == Attendance::Present {
-            self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
+            self.warn(text);
             return self.resume_with(plan, &rendered).await;
         }
-        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
         if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {

@@ -161,12 +161,8 @@ impl State {
 
     pub fn failed(&mut self, e: &RuntimeError) {
         if self.attendance == Attendance::Absent || self.must_open {
-            let error = match e {
-                RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
-                    format!("{in_use}. Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it.")
-                }
-                e => e.to_string(),
-            };
+            let in_use = matches!(e, RuntimeError::Store(StoreError::InUse { .. }));
+            let error = if in_use { format!("{e}. Close it there first.") } else { e.to_string() };
             self.report(Notice::Fatal { error, exit: e.exit() });
             self.quitting |= self.one_shot || self.must_open;
             return;

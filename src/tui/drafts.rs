@@ -76,6 +76,6 @@ pub(super) fn brought_back(app: &mut App, text: &str) {
         app.open.composer.recall(text);
     }
     if !typed.is_empty() && (typed == before || !text.is_empty()) {
-        offer(app, "Another terminal changed this input", Action::Yank, "brings the other one", LONG_HINT_MS);
+        offer(app, "Another version of this is set aside", Action::Yank, "brings it back", LONG_HINT_MS);
     }
 }

@@ -350,9 +350,9 @@ mod tests {
         list.filter("peac".into());
         assert_eq!(list.shown().count(), 2);
         list.step(5);
-        assert_eq!(list.selected_index(), 1);
+        assert_eq!(list.selected, 1);
         list.step(-9);
-        assert_eq!(list.selected_index(), 0);
+        assert_eq!(list.selected, 0);
         list.filter("zzz".into());
         assert!(list.selected().is_none());
     }

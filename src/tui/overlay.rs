@@ -22,9 +22,8 @@ pub enum Overlay {
 
 impl Overlay {
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
-        match self {
-            Overlay::Page(page) => page.set_size(width, height, glyphs),
-            Overlay::List(_) => {}
+        if let Overlay::Page(page) = self {
+            page.set_size(width, height, glyphs);
         }
     }
 

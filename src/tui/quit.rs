@@ -48,11 +48,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.open.at_work().map(|name| format!("\"{name}\"")).collect();
     let others = others.join(", ");
-    let place = match (here, others.as_str()) {
-        (_, "") => String::new(),
-        (true, _) => format!(" here and in {others}"),
-        (false, _) => format!(" in {others}"),
-    };
+    let place = if others.is_empty() { String::new() } else { format!(" in {others}") };
     let works = here || !others.is_empty();
     let kept = match &app.activity {
         _ if is_unsaved(app) => UNSAVED,

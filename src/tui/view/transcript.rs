@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use crate::core::percent;
 use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
-use crate::tui::cells::{fit, width};
+use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
 use crate::tui::greeting::greeting;
 use crate::tui::keys::Action;
@@ -138,15 +138,10 @@ pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
 fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, parallel: bool) {
     let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
-    let mut text =
-        format!("   total  {} / {}   {}%{left}", grouped(r.done), grouped(r.total), percent(r.done, r.total),);
-    let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
-    for more in [elapsed, speed] {
-        if width(&text) + width(&more) <= usize::from(area.width) {
-            text.push_str(&more);
-        }
-    }
-    painter.text(area, line, &text, Role::Text);
+    let (done, total, share) = (grouped(r.done), grouped(r.total), percent(r.done, r.total));
+    let elapsed = duration(r.elapsed_ms / 1e3);
+    let text = format!("   total  {done} / {total}   {share}%{left}   elapsed {elapsed}{speed}");
+    painter.text(area, line, &ellipsis(&text, usize::from(area.width)), Role::Text);
     let room = format!("   Space left after loading: about {} tokens.", grouped(r.left_after));
     painter.text(area, line + 2, &room, Role::Dim);
     painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);

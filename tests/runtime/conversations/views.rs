@@ -161,7 +161,7 @@ fn undone_to_its_beginning(system: Option<String>) {
     });
     assert_eq!(counted, ["0 of 4"]);
     t.send(Request::Redo(2));
-    t.note_with(&format!("Went forward 2 exchanges to #{}", 4 + above));
+    t.note_with(&format!("Went forward to #{}", 4 + above));
     // An empty session has nothing to return to.
     t.send(Request::New(None));
     t.note_with("New session.");
