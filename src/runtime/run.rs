@@ -16,12 +16,18 @@ use crate::config::commands::{WhileBusy, line_of};
 use crate::store::{SaveEvent, SessionFilter, StoreError};
 use crate::text::near::meant;
 
-/// An error as a sentence. One that begins with a path stays as it is.
+/// An error as a sentence. Some begin with a path, which stays as it is.
 fn in_chat(error: &RuntimeError) -> String {
+    use StoreError::{Exists, Import, IsFolder, NoInput, NotAFile, NotOurs};
     let text = error.to_string();
     let stop = if text.ends_with(['.', '?', '!']) { "" } else { "." };
-    let begins_with_path = text.split(' ').next().is_some_and(|word| word.contains(['.', '/']));
-    if begins_with_path { format!("{text}{stop}") } else { format!("{}{stop}", sentence(&text)) }
+    let first = match error {
+        RuntimeError::Store(
+            Exists { .. } | Import { .. } | IsFolder { .. } | NoInput { .. } | NotAFile { .. } | NotOurs { .. },
+        ) => text.clone(),
+        _ => sentence(&text),
+    };
+    format!("{first}{stop}")
 }
 
 impl State {
