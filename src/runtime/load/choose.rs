@@ -92,7 +92,14 @@ impl State {
             };
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
-        let files = messages.iter().map(file).collect::<Done<_>>()?;
+        let files = match messages {
+            // A single file that exceeds the empty context leaves no choice.
+            [m] if self.here.tree.is_empty() => {
+                let tokens = self.engine.info.context_limit + 1;
+                vec![PlanFile { name: name_of(m), tokens, kept: false }]
+            }
+            many => many.iter().map(file).collect::<Done<_>>()?,
+        };
         Ok(Offer { plan: self.load_plan(files, self.position()), cost: None })
     }
 
