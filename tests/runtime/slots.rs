@@ -13,7 +13,7 @@ use sala_chat::runtime::protocol::{
     Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
 };
 use sala_chat::store::{Limits, RealDisk, Store};
-use support::{Chat, PATIENCE, Setup, text_model, titles, titling, with_both_tokenizers};
+use support::{Chat, PATIENCE, Setup, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
