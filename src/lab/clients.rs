@@ -159,9 +159,7 @@ impl RuntimeClient {
             match self.opened.runtime.notices.recv_timeout(2 * PATIENCE) {
                 Ok(Notice::Fatal { error, exit }) => return Err(Failure::new(exit, error)),
                 Ok(Notice::Note(Level::Error, error)) => return Err(failed(error)),
-                Ok(Notice::Question { text, .. } | Notice::Plan { text, .. }) => {
-                    return Err(failed(format!("the runtime asks: {text}")));
-                }
+                Ok(Notice::Question { text, .. }) => return Err(failed(format!("the runtime asks: {text}"))),
                 Ok(notice) => {
                     if let Some(found) = pick(notice) {
                         return Ok(found);

@@ -20,8 +20,6 @@ use crate::runtime::protocol::{FanOut, FanOutRow, LoadOptions};
 use crate::store::{DocumentRecord, SegmentId};
 use crate::text::{Begin, Delta, StreamDecoder};
 
-/// Reasons below the table; the table itself may cut them.
-const SHOWN_REASONS: usize = 3;
 const NOT_KEPT: &str = "no kept state of this model";
 
 /// A document of the library, and why it cannot be asked, if so.
@@ -69,10 +67,7 @@ impl Verb {
             return refused("/ask-all QUESTION asks every document of the library.");
         }
         self.engine_ready().await?;
-        self.keeps_state(match self.attendance {
-            Attendance::Present => "/ask-all",
-            Attendance::Absent => "ask-all",
-        })?;
+        self.keeps_state("ask-all")?;
         let mut shelved = self.shelved(library.as_deref()).await?;
         let others = shelved.iter().filter(|(why, _)| why.is_some());
         let file = |(_, d): &Shelved| Some((d.document.path.clone()?, d.document.name.clone()));
@@ -102,11 +97,7 @@ impl Verb {
         let (answered, seconds) = (fan.answered(), started.elapsed().as_secs_f64());
         let of = counted(fan.answers.len() as u64, "document");
         let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
-        // The command line lists them with the answers.
-        let shown = if self.attendance == Attendance::Present { SHOWN_REASONS } else { 0 };
-        let reason = |a: &Entry| a.row.failed.as_ref().map(|why| format!(" {}: {why}.", a.row.document));
-        let reasons: String = fan.answers.iter().filter_map(reason).take(shown).collect();
-        self.info(format!("{stopped}{answered} of {of} answered in {seconds:.1} s.{reasons}"));
+        self.info(format!("{stopped}{answered} of {of} answered in {seconds:.1} s."));
         let serial = self.here.serial;
         self.tables.insert(serial, Rc::new(fan));
         done

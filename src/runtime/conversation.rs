@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::baton::Running;
 use super::session::Session;
-use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake, title};
+use super::{Activity, Attendance, Done, Notice, Request, Rights, Slot, State, Tree, Wait, Wake};
 use crate::config::commands::WhileBusy;
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
@@ -171,12 +171,7 @@ impl State {
         if self.attendance == Attendance::Absent || self.quitting || !can_be_left {
             return WhileBusy::Waits;
         }
-        let why = match (self.engine.slots(), self.engine.free_slots()) {
-            (0, _) => "The model is being loaded",
-            (1, _) => "This engine holds one conversation at a time",
-            (_, 0) => "All conversations of this engine are busy",
-            _ => return wanted,
-        };
+        let Some(why) = self.engine.no_free_slot() else { return wanted };
         self.info(format!("{why}; this runs after the current work."));
         WhileBusy::Waits
     }
@@ -282,13 +277,12 @@ impl State {
         }
     }
 
-    fn put_away(&mut self, mut other: Conversation, keeps_empty: bool) {
+    fn put_away(&mut self, other: Conversation, keeps_empty: bool) {
         // Without an engine there is no slot to release.
         self.engine.release(other.slot.sequence);
         let Some(apart) = other.apart else {
             self.disk.wait_for_texts();
             self.disk.let_go(other.session.id, other.lock);
-            self.untitled.extend(title::untitled(&mut other.session));
             return self.opened.left(other.session, keeps_empty);
         };
         let Some(why) = apart.put_off else { return };

@@ -20,7 +20,7 @@ use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, RowSource, StateImage};
 use crate::runtime::protocol::ReadingProgress;
-use crate::store::{Change, Lost, NOT_WRITTEN, NewSegment, PRUNED};
+use crate::store::{Change, Lost, NewSegment};
 use crate::text::TextError;
 
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
@@ -40,15 +40,7 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    match lost.why.trim_end_matches('.') {
-        // All kept state is deleted, so the part that was found missing first does not matter.
-        PRUNED => format!("Kept state cannot be used: {PRUNED}."),
-        // How full the disk was then does not matter now.
-        why if why.starts_with(NOT_WRITTEN) => {
-            "No state was kept: there was no room, or it could not be written.".into()
-        }
-        why => format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short()),
-    }
+    format!("State cannot be used: {}.", lost.why.trim_end_matches('.'))
 }
 
 impl RuntimeError {
@@ -200,9 +192,9 @@ impl Verb {
             // space.
             return Ok(());
         }
+        // The next question reports a text that does not fit.
         let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
         let rendered = match self.past() {
-            // The next question reports it.
             Err(e) if no_room(&e) => return Ok(()),
             rendered => rendered?,
         };
@@ -335,21 +327,5 @@ impl Executor for Verb {
             self.read_at(stats.read, stats.prefill_ms);
             self.show_position(position);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::SegmentId;
-
-    #[test]
-    fn state_that_was_never_written_is_not_called_kept() {
-        let sentence =
-            |why: &str| cannot_be_used(&Lost { segment: SegmentId([0x1a; 32]), what: "KV rows", why: why.into() });
-        let full = format!("{NOT_WRITTEN}State needs 800 KiB, 0 B free above the 5.0 GiB reserve.");
-        assert_eq!(sentence(&full), "No state was kept: there was no room, or it could not be written.");
-        assert_eq!(sentence(PRUNED), "Kept state cannot be used: it was pruned.");
-        assert_eq!(sentence("damaged: odd"), "Kept state cannot be used: KV rows of 1a1a1a1a: damaged: odd.");
     }
 }

@@ -56,6 +56,11 @@ pub(crate) trait Sink<E> {
     fn reading(&mut self, _executor: &mut E, _progress: Progress) -> bool {
         false
     }
+    fn begins(&mut self, _executor: &mut E, _step: &Step) -> Done {
+        Ok(())
+    }
+    /// A step was read whole. `stats`: of the steps so far.
+    fn ended(&mut self, _executor: &mut E, _step: &Step, _stats: &PrefillStats) {}
     fn tokens(&mut self, _executor: &mut E, _written: &Written<'_>) {}
     /// Called regularly, to save and to refresh numbers.
     fn tick(&mut self, _executor: &mut E) {}
@@ -119,6 +124,7 @@ pub(crate) trait Executor: Sized {
         let total = steps.iter().map(|s| s.prompt.len() as u64).sum();
         let (since, count) = (Instant::now(), steps.len());
         for (step, left) in steps.into_iter().zip((0..count).rev()) {
+            sink.begins(self, &step)?;
             let answer = answer.take_if(|_| left == 0);
             let kept = self.keeps() && answer.as_ref().is_none_or(|a| a.message.is_some());
             let message = answer.as_ref().map_or(step.message, |a| a.message);
@@ -143,6 +149,9 @@ pub(crate) trait Executor: Sized {
                 self.keep(segment, image, message.filter(|_| complete));
             }
             self.step_ended(&stats, &done);
+            if done.prompt_in_state == step.prompt.len() as u64 {
+                sink.ended(self, &step, &stats);
+            }
             let stopped = done.ended == Ended::Cancelled;
             (stats.end, stats.generated) = (Some(done), generated);
             if stopped {

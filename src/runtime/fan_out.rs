@@ -95,15 +95,10 @@ struct Lane {
 impl Verb {
     /// Runs all branches. Each round begins one, or waits for an event of one.
     pub async fn fan_out(&mut self, fan: &mut dyn Fan, work: Work) -> Done {
-        let most = self.engine.free_slots();
-        if most == 0 {
-            let why = match self.engine.slots() {
-                0 | 1 => "This engine holds one conversation at a time.",
-                _ => "All conversations of this engine are busy: wait for one to end, or stop it.",
-            };
-            return refused(why);
+        if let Some(why) = self.engine.no_free_slot() {
+            return refused(format!("{why}."));
         }
-        let mut all = Lanes { most, ..Lanes::default() };
+        let mut all = Lanes { most: self.engine.free_slots(), ..Lanes::default() };
         loop {
             let at = match self.begin_branch(fan, &mut all) {
                 Some(at) => at,

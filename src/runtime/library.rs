@@ -7,7 +7,7 @@ use super::{
     segments,
 };
 use crate::config::settings::SaveStates;
-use crate::core::transcript::{DocumentInfo, Message, Role, text_hash};
+use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, text_hash};
 use crate::core::{bytes, counted};
 use crate::runtime::protocol::{DocumentRow, LibraryAction, LibraryName, LoadOptions};
 use crate::store::{Change, DocumentRecord, NewDocument, SegmentId, Store, StoreError};
@@ -24,17 +24,10 @@ pub(super) fn not_in_library(name: &str, there: &[DocumentRecord]) -> RuntimeErr
     RuntimeError::Refused(no_document(name, "the library", names, "/library"))
 }
 
-fn short(hash: &str) -> String {
-    hash.chars().take(8).collect()
-}
-
 /// Reports what left the library. `used`: sessions still use state of it.
 pub fn removed(what: &str, used: bool, freed: u64) -> String {
-    match (used, freed) {
-        (true, 0) => format!("Removed {what}; sessions still use the state, so nothing was freed."),
-        (true, _) => format!("Removed {what} ({}). Sessions keep what they use.", bytes(freed)),
-        (false, _) => format!("Removed {what} ({}).", bytes(freed)),
-    }
+    let kept = if used { " Sessions keep what they use." } else { "" };
+    format!("Removed {what} ({}).{kept}", bytes(freed))
 }
 
 /// The file of a document that was not read, and why.
@@ -55,10 +48,8 @@ impl State {
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
                 complete: d.complete,
-                hash: short(&d.hash),
                 kept,
                 bytes,
-                used_ms: m.created_ms,
             })
         };
         (1..).zip(self.here.tree.path()).filter_map(row).collect()
@@ -79,27 +70,37 @@ impl State {
         self.disk.change(vec![Change::AddDocument(document)]);
     }
 
-    /// Records documents of stopped loads as complete, and in the library, once they are read to their end.
+    /// Records the documents that are read to their end as complete, and in the library.
     pub fn shelve_what_is_read(&mut self) {
+        let half = self.here.tree.path().into_iter().filter(|m| m.is_half_read() && self.live_end(m.id).is_some());
+        let read: Vec<MessageId> = half.map(|m| m.id).collect();
+        read.iter().for_each(|id| self.document_read(*id, None));
+        if !read.is_empty() {
+            self.show_session();
+        }
+    }
+
+    /// The same for one document. `cost`: the tokens that were read of it now, and the milliseconds.
+    pub fn document_read(&mut self, id: MessageId, cost: Option<(u64, f64)>) {
+        let (Some(message), Some(end)) = (self.here.tree.get(id), self.live_end(id)) else { return };
+        let (mut message, segment, end) = (message.clone(), end.id, end.end_position());
+        let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) else { return };
         if self.here.rights != Rights::Write {
             return;
         }
-        let end = |m: &Message| self.live_end(m.id).map(|segment| (segment.id, segment.end_position()));
-        let path = self.here.tree.path();
-        let half = path.into_iter().filter(|m| m.is_half_read());
-        let read: Vec<_> = half.filter_map(|m| Some((m.clone(), end(m)?))).collect();
-        let any = !read.is_empty();
-        for (mut message, (segment, end)) in read {
-            let Some(info) = message.meta.document.as_mut() else { continue };
-            info.complete = true;
-            let info = info.clone();
-            self.amend(&message);
-            if !info.once {
-                self.add_to_library(&info, end.saturating_sub(info.tokens), segment);
+        info.complete = true;
+        let info = info.clone();
+        if let Some((read, ms)) = cost {
+            message.meta.prefill_ms = ms;
+            // A server reads the document with the question and counts it then.
+            if self.engine.server().is_none() {
+                (message.meta.prefilled_tokens, message.meta.reused_tokens) = (read, info.tokens.saturating_sub(read));
             }
         }
-        if any {
-            self.show_session();
+        self.amend(&message);
+        self.report(Notice::Finished(message));
+        if !info.once {
+            self.add_to_library(&info, end.saturating_sub(info.tokens), segment);
         }
     }
 
@@ -166,10 +167,8 @@ impl State {
             position: None,
             lines: d.document.lines,
             complete: true,
-            hash: short(&d.document.hash),
             kept: d.kept,
             bytes: d.bytes,
-            used_ms: d.used_ms,
         };
         let rows = self.disk.store.documents()?.into_iter().map(row).collect();
         self.show(Notice::Documents { title: "Library".into(), rows })

@@ -168,6 +168,16 @@ impl Engine {
         (self.slots() as usize).saturating_sub(self.taken.len())
     }
 
+    /// Why no slot is free, if so.
+    pub(super) fn no_free_slot(&self) -> Option<&'static str> {
+        match (self.slots(), self.free_slots()) {
+            (0, _) => Some("The model is being loaded"),
+            (1, _) => Some("This engine holds one conversation at a time"),
+            (_, 0) => Some("All conversations of this engine are busy"),
+            _ => None,
+        }
+    }
+
     pub(super) fn take_slot(&mut self) -> Option<SequenceId> {
         let free = (0..self.slots()).map(SequenceId).find(|s| !self.taken.contains(s))?;
         self.taken.insert(free);
@@ -204,11 +214,6 @@ pub(crate) struct Slot {
 impl Slot {
     pub(crate) fn of(sequence: SequenceId) -> Slot {
         Slot { sequence, ..Slot::default() }
-    }
-
-    /// A server's own token count, if it covers exactly this position.
-    pub(super) fn counted_at(&self, position: u64) -> Option<u64> {
-        self.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens)
     }
 
     /// The state is unknown: it counts as empty until it is restored.

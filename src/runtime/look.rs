@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::follow::{Version, versions};
 use super::tree::title_of;
 use super::{Activity, Done, Notice, RuntimeError, State, refused};
+use crate::core::counted;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Passage, Quote, Role, Sources, text_hash};
 use crate::runtime::protocol::{ContextMap, Place, Stretch};
@@ -59,12 +60,8 @@ impl State {
             None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
             Some(k) => {
                 let Some(passage) = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i)) else {
-                    let what = match sources.passages.len() {
-                        0 => "no passage stood out".to_owned(),
-                        1 => "there is [1] only".to_owned(),
-                        n => format!("there are [1] to [{n}]"),
-                    };
-                    return refused(format!("#{number} has no passage [{k}]: {what}."));
+                    let there = counted(sources.passages.len() as u64, "passage");
+                    return refused(format!("#{number} has no passage [{k}]: it has {there}."));
                 };
                 let since = self.holder(passage).map_or("", |m| self.changed_since(m));
                 (format!("[{k}] {} ({}){since}", passage.place(), passage.percent()), self.passage_page(passage)?)
@@ -80,12 +77,8 @@ impl State {
         let sentences = sources.by_sentence(&message.text);
         let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
         let Some((words, passages)) = found else {
-            let what = match sentences.len() {
-                0 => "its sentences are not recorded. /regen answers again".to_owned(),
-                1 => "there is s1 only".to_owned(),
-                n => format!("there are s1 to s{n}"),
-            };
-            return refused(format!("#{number} has no sentence s{sentence}: {what}."));
+            let there = counted(sentences.len() as u64, "recorded sentence");
+            return refused(format!("#{number} has no sentence s{sentence}: it has {there}."));
         };
         let lines: String = passages.iter().map(|passage| self.with_lines("", passage)).collect();
         let text = format!("{words}\n\n{}", if lines.is_empty() { "No passage stood out.\n" } else { &lines });
@@ -121,21 +114,15 @@ impl State {
             }
         }
         if sources.passages.is_empty() && sources.thoughts.is_empty() {
-            text.push_str(&nowhere(sources));
+            text.push_str("No passage stood out.\n");
         }
         text.push_str(&by_sentence(message, sources));
         let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
-        let (first, block) = (percent(sources.first), sources.block_tokens);
-        let shares = match all_on_the_first(sources) {
-            true => String::new(),
-            false => format!(
-                "; shares are of the rest, of which the question and the answer itself had {}",
-                percent(sources.own)
-            ),
-        };
+        let (first, own, block) = (percent(sources.first), percent(sources.own), sources.block_tokens);
         text.push_str(&format!(
             "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {first} of \
-             all of it rested on the first {block} tokens of the context, where a model leaves it when it looks nowhere{shares}.\n",
+             all of it rested on the first {block} tokens of the context, where a model leaves it when it looks nowhere; shares are of the \
+             rest, of which the question and the answer itself had {own}.\n",
         ));
         text
     }
@@ -215,7 +202,6 @@ impl State {
         ContextMap {
             stretches,
             used,
-            limit: self.engine.info.context_limit,
             block_tokens: looked.map_or(0, |l| l.block_tokens),
             looked: looked.map(|l| l.blocks.clone()).unwrap_or_default(),
             passages: looked.map(|l| l.passages.clone()).unwrap_or_default(),
@@ -269,22 +255,6 @@ impl State {
         );
         self.page(&format!("Quotes of #{number}"), page)
     }
-}
-
-/// Whether nearly all attention went to the first block, so that the other shares mean little.
-fn all_on_the_first(sources: &Sources) -> bool {
-    sources.first >= 0.995
-}
-
-fn nowhere(sources: &Sources) -> String {
-    let where_it_was = match sources {
-        sources if all_on_the_first(sources) => {
-            format!("all attention rested on the first {} tokens of the context", sources.block_tokens)
-        }
-        sources if sources.own >= 0.5 => "attention stayed with the question and the answer itself".to_owned(),
-        _ => "attention was spread".to_owned(),
-    };
-    format!("No passage stood out: {where_it_was}.\n")
 }
 
 /// A text on one line, cut after `most` characters, with control characters escaped.
@@ -343,20 +313,4 @@ impl Indexes {
 
 fn sources<'a>(documents: &'a [(Version<'_>, Arc<Index>)]) -> Vec<Source<'a>> {
     documents.iter().map(|(v, index)| Source { name: v.name, text: &v.text, index }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Sources, nowhere};
-
-    #[test]
-    fn the_page_names_where_attention_was() {
-        let sentence = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
-        assert!(sentence(0.8, 0.9).contains("stayed with the question"));
-        assert!(sentence(0.8, 0.0).contains("was spread"));
-        for own in [0.0, 0.9] {
-            let all = "No passage stood out: all attention rested on the first 64 tokens of the context.\n";
-            assert_eq!([sentence(1.0, own), sentence(0.996, own)], [all, all]);
-        }
-    }
 }

@@ -30,7 +30,8 @@ impl State {
     }
 
     pub fn show_position(&mut self, position: u64) {
-        let counted = self.here.slot.counted_at(position);
+        // A server's own count may cover exactly this position.
+        let counted = self.here.slot.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
         let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
         if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
             (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);

@@ -223,6 +223,7 @@ struct State {
     options: Options,
     inbox: Inbox,
     out: Out,
+    tasks: task::Tasks,
     engine: Engine,
     disk: Persistence,
     here: Active,
@@ -240,7 +241,6 @@ struct State {
     /// The run ends if the first session does not open.
     must_open: bool,
     noted_dropped_thoughts: bool,
-    untitled: VecDeque<title::Untitled>,
     /// Rows of the last `/ask-all` table, by the serial of its session.
     tables: HashMap<u64, std::rc::Rc<ask_all::AskAll>>,
     attendance: Attendance,
@@ -261,6 +261,7 @@ impl State {
         State {
             inbox: Inbox::new(requests, o.attendance),
             out,
+            tasks: task::Tasks::default(),
             engine: Engine::new(engine.channels, Renderer::new(engine.text), engine.stop, engine.piece),
             disk,
             here: Active::new(Conversation::new(session, MAIN)),
@@ -275,7 +276,6 @@ impl State {
             drafts: drafts::Drafts::default(),
             must_open: false,
             noted_dropped_thoughts: false,
-            untitled: VecDeque::new(),
             tables: HashMap::new(),
             attendance: o.attendance,
             one_shot: o.attendance == Attendance::Absent && o.input != Input::Calls,

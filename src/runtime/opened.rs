@@ -4,7 +4,7 @@
 //! are on disk, the lock is released, and a switch resumes them. Only an empty session, which has no row, stays in
 //! memory.
 
-use super::{Done, Notice, SaveState, Session, State, Verb, refused, title};
+use super::{Done, Notice, SaveState, Session, State, Verb, refused};
 use crate::core::sanitize::command_word;
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::OpenSession;
@@ -80,8 +80,7 @@ impl State {
         self.opened.quiet = false;
         // The replaced session has no requests left, and its slot is free.
         self.here.typed = None;
-        let mut left = std::mem::replace(&mut self.here.session, session);
-        self.untitled.extend(title::untitled(&mut left));
+        let left = std::mem::replace(&mut self.here.session, session);
         self.opened.left(left, self.opened.keeps_empty);
         let (serial, id) = (self.here.serial, self.here.id);
         let known =

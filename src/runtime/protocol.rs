@@ -115,14 +115,8 @@ pub enum Notice {
         id: u64,
         text: String,
         choices: Vec<Choice>,
-    },
-    /// A question about a load of several files: [`Request::Choose`] or [`Request::ChooseFiles`] answers it.
-    Plan {
-        /// Repeated in the answer.
-        id: u64,
-        text: String,
-        choices: Vec<Choice>,
-        plan: LoadPlan,
+        /// The files of a load: [`Request::ChooseFiles`] answers too.
+        plan: Option<LoadPlan>,
     },
     /// Text for the input: an undone question, or a message to edit.
     Input {

@@ -100,12 +100,12 @@ impl State {
             return;
         }
         let used = |(name, kept): &(String, String)| {
-            let kept = first_words(kept, SHOWN_SETTING);
-            match settings.get(name).as_str() {
-                _ if name.is_empty() => format!("all ({kept}), those of new sessions are used"),
-                "" => format!("{} ({kept})", sanitize_line(name)),
-                value => format!("{name} ({kept}), {value} is used"),
-            }
+            let used = match settings.get(name).as_str() {
+                "" => String::new(),
+                value => format!(", {value} is used"),
+            };
+            let name = if name.is_empty() { "all" } else { name };
+            format!("{} ({}){used}", sanitize_line(name), first_words(kept, SHOWN_SETTING))
         };
         let what = wrong.iter().map(used).collect::<Vec<_>>().join("; ");
         self.warn(format!("\"{session}\" has settings that cannot be read: {what}."));
@@ -250,11 +250,11 @@ impl Verb {
         let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
         let (read, total, again) = (grouped(read), grouped(total), self.here.again());
         let is_pipe = matches!(self.options.opening, Opening::ResumeOrEnd(_));
+        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         if is_pipe && self.attendance == Attendance::Present {
-            self.warn(format!("{why} {read} of {total} tokens are read{again}{about}."));
+            self.warn(text);
             return self.resume_with(plan, &rendered).await;
         }
-        let text = format!("{why} The model must read {read} of {total} tokens{again} before you can continue{about}.");
         // The meters show the state without the tokens still to read.
         self.report_meters();
         if self.ask_user(text, &[('\n', "read"), ('\x1b', "view only")]).await == '\n' {

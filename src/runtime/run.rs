@@ -3,7 +3,7 @@
 
 mod ends;
 
-use crossbeam_channel::{Receiver, Select, never};
+use crossbeam_channel::{at, never, select};
 
 use super::baton::Running;
 use super::link::EngineState;
@@ -109,49 +109,29 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return self.on_request(request);
         }
-        let tasks = self.here.all.iter().filter_map(|conversation| conversation.wait.task());
-        let tasks: Vec<Receiver<String>> = tasks.map(|task| task.progress.clone()).collect();
         // Clones, as the handlers change the state.
         let (requests, events) = (self.inbox.channel.clone(), self.engine.events.clone());
-        let (saves, looks) = (self.disk.events.clone(), self.follows.looks.clone());
-        let mut waits = Select::new();
-        let request = waits.recv(&requests);
-        let engine = waits.recv(&events);
-        let save = waits.recv(&saves);
-        let look = waits.recv(&looks);
-        for progress in &tasks {
-            waits.recv(progress);
-        }
-        let ready = match self.deadline() {
-            Some(at) => waits.select_deadline(at).ok(),
-            None => Some(waits.select()),
-        };
-        let Some(ready) = ready else { return self.on_deadline() };
-        match ready.index() {
-            at if at == request => match ready.recv(&requests) {
+        let (saves, looks, tasks) = (self.disk.events.clone(), self.follows.looks.clone(), self.tasks.events.clone());
+        let deadline = self.deadline().map_or_else(never, at);
+        select! {
+            recv(requests) -> request => match request {
                 Ok(request) => self.on_request(request),
                 Err(_) => {
                     self.inbox.channel = never();
                     self.quit();
                 }
             },
-            at if at == engine => {
-                let event = ready.recv(&events).unwrap_or_else(|_| self.engine.ended());
+            recv(events) -> event => {
+                let event = event.unwrap_or_else(|_| self.engine.ended());
                 self.on_engine(event);
             }
-            at if at == save => match ready.recv(&saves) {
+            recv(saves) -> event => match event {
                 Ok(event) => self.on_save(event),
                 Err(_) => self.disk.events = never(),
             },
-            at if at == look => {
-                let looked = ready.recv(&looks);
-                looked.into_iter().for_each(|(serial, look)| self.on_look(serial, look));
-            }
-            at => {
-                let Some(channel) = tasks.get(at - look - 1) else { return };
-                let progress = ready.recv(channel).ok();
-                self.on_task(channel, progress);
-            }
+            recv(looks) -> look => look.into_iter().for_each(|(serial, look)| self.on_look(serial, look)),
+            recv(tasks) -> task => task.into_iter().for_each(|(id, progress)| self.on_task(id, progress)),
+            recv(deadline) -> _ => self.on_deadline(),
         }
     }
 
@@ -188,12 +168,8 @@ impl State {
 
     pub fn failed(&mut self, e: &RuntimeError) {
         if self.attendance == Attendance::Absent || self.must_open {
-            let error = match e {
-                RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
-                    format!("{in_use}. Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it.")
-                }
-                e => e.to_string(),
-            };
+            let in_use = matches!(e, RuntimeError::Store(StoreError::InUse { .. }));
+            let error = if in_use { format!("{e}. Close it there first.") } else { e.to_string() };
             self.report(Notice::Fatal { error, exit: e.exit() });
             self.quitting |= self.one_shot || self.must_open;
             return;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{Activity, Done, RuntimeError, State, Verb, Wait, Wake};
 use crate::engine::protocol::Cancel;
@@ -12,10 +12,23 @@ use crate::store::Watch;
 const SHORT: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(500);
 
+/// The progress of all tasks, by their numbers; `None` at the end of one.
+pub(super) struct Tasks {
+    last: u64,
+    out: Sender<(u64, Option<String>)>,
+    pub(super) events: Receiver<(u64, Option<String>)>,
+}
+
+impl Default for Tasks {
+    fn default() -> Tasks {
+        let (out, events) = unbounded();
+        Tasks { last: 0, out, events }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Task {
-    /// Capacity 1; further lines are dropped. Closed when the thread ends.
-    pub(super) progress: Receiver<String>,
+    id: u64,
     what: String,
     cancel: Cancel,
     /// Deadline after a stop.
@@ -24,33 +37,31 @@ pub(super) struct Task {
 
 pub(super) struct Doing {
     pub cancel: Cancel,
-    out: Sender<String>,
+    id: u64,
+    out: Sender<(u64, Option<String>)>,
 }
 
 impl Doing {
     /// Runs a long operation of the store; `line` formats its progress.
     pub(super) fn watched<T>(&self, line: impl Fn(u64, u64) -> String, work: impl FnOnce(&Watch<'_>) -> T) -> T {
         let progress = |done, of| {
+            // A later line replaces one that was not shown yet.
             if self.out.is_empty() {
-                // If full, a later line replaces this one; if closed, the task was abandoned.
-                let _ = self.out.try_send(line(done, of));
+                let _ = self.out.send((self.id, Some(line(done, of))));
             }
         };
         work(&Watch { stop: &|| self.cancel.is_cancelled(), progress: &progress })
     }
 }
 
-impl Task {
-    fn is_short(&mut self) -> bool {
-        let until = Instant::now() + SHORT;
-        loop {
-            match self.progress.recv_deadline(until) {
-                Ok(what) => self.what = what,
-                Err(e) => return e == RecvTimeoutError::Disconnected,
-            }
-        }
+impl Drop for Doing {
+    /// At the end of the thread, even by panic.
+    fn drop(&mut self) {
+        let _ = self.out.send((self.id, None));
     }
+}
 
+impl Task {
     pub(super) fn activity(&self) -> Activity {
         match self.cancel.is_cancelled() {
             true => Activity::Stopping,
@@ -82,16 +93,20 @@ impl Verb {
         failed: &'static str,
         work: impl FnOnce(&Doing) -> T + Send + 'static,
     ) -> Done<T> {
-        let (out, progress) = crossbeam_channel::bounded(1);
-        let mut task = Task { progress, what, cancel: Cancel::default(), until: None };
-        let doing = Doing { cancel: task.cancel.clone(), out };
-        // The thread drops `doing` when it ends, even by panic, and the channel closes.
+        self.tasks.last += 1;
+        let id = self.tasks.last;
+        let mut task = Task { id, what, cancel: Cancel::default(), until: None };
+        let doing = Doing { cancel: task.cancel.clone(), id, out: self.tasks.out.clone() };
         let thread = std::thread::Builder::new().name("background".into()).spawn(move || work(&doing));
         let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
         if self.quitting {
             task.leave();
         }
-        if !task.is_short() {
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < SHORT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
             let shown = task.activity();
             self.activity(shown);
             if matches!(self.wait(Wait::Thread(task)).await, Wake::Stopped) {
@@ -104,8 +119,8 @@ impl Verb {
 
 impl State {
     /// `progress`: a line, or `None` at the end of the task.
-    pub fn on_task(&mut self, channel: &Receiver<String>, progress: Option<String>) {
-        let is_its = |task: &Task| task.progress.same_channel(channel);
+    pub fn on_task(&mut self, id: u64, progress: Option<String>) {
+        let is_its = |task: &Task| task.id == id;
         let Some(at) = self.here.all.iter().position(|c| c.wait.task().is_some_and(is_its)) else { return };
         self.on(at, |state| {
             let Wait::Thread(task) = &mut state.here.wait else { return };

@@ -49,23 +49,14 @@ impl Verb {
         if let Some(text) = undo.text {
             self.report(Notice::Input { text: line_of(&text), editing: None });
         }
-        let what = match undo.exchanges {
-            1 => "Went back one exchange to".to_owned(),
-            n => format!("Went back {n} exchanges to"),
-        };
+        let what = format!("Went back {} to", counted(undo.exchanges, "exchange"));
         self.go(undo.head, &what, " /redo takes it back.").await
     }
 
     pub async fn redo(&mut self, count: u64) -> Done {
         self.here.may_write()?;
-        let Some((head, exchanges)) = self.here.tree.redo(count.max(1)) else {
-            return self.say("Nothing to redo.");
-        };
-        let what = match exchanges {
-            0 | 1 => "Went forward to".to_owned(),
-            n => format!("Went forward {n} exchanges to"),
-        };
-        self.go(Some(head), &what, "").await
+        let Some(head) = self.here.tree.redo(count.max(1)) else { return self.say("Nothing to redo.") };
+        self.go(Some(head), "Went forward to", "").await
     }
 
     pub async fn edit_done(&mut self, message: MessageId, text: String) -> Done {

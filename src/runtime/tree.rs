@@ -151,11 +151,7 @@ impl Tree {
 
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
-        self.branching().map_or((1, 1), |at| self.position_among_siblings(at))
-    }
-
-    /// `(2, 3)`: second of three messages with the same parent.
-    pub fn position_among_siblings(&self, at: MessageId) -> (u64, u64) {
+        let Some(at) = self.branching() else { return (1, 1) };
         let siblings = self.siblings(at);
         let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
         (index as u64 + 1, siblings.len() as u64)
@@ -201,11 +197,9 @@ impl Tree {
     }
 
     /// The target of taking back the last `count` undos, each whatever its length: the recorded heads below the head.
-    /// Without one, an exchange along the newest line counts as an undo. Returns the new head and the number of
-    /// exchanges.
-    pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
+    /// Without one, an exchange along the newest line counts as an undo.
+    pub fn redo(&self, count: u64) -> Option<MessageId> {
         let mut to = self.head;
-        let mut exchanges = 0;
         let mut left = self.left.iter().rev();
         for _ in 0..count {
             let undone = left.find_map(|l| self.line_below(to, *l));
@@ -216,10 +210,9 @@ impl Tree {
                 Some(line.into_iter().take(end).collect())
             };
             let Some(line) = undone.or_else(newest) else { break };
-            exchanges += line.iter().filter(|m| m.begins_exchange()).count() as u64;
             to = line.last().map(|m| m.id);
         }
-        to.filter(|_| to != self.head).map(|to| (to, exchanges))
+        to.filter(|_| to != self.head)
     }
 
     /// The messages after `from` up to `to`; `None` if `to` is not below `from`.
@@ -277,18 +270,18 @@ mod tests {
     fn redo_returns_to_the_line_that_was_left_not_to_the_newest() {
         let mut c = tree();
         c.go(Some(MessageId(1)));
-        assert_eq!(c.redo(1), Some((MessageId(6), 2)), "one redo takes back one undo");
+        assert_eq!(c.redo(1), Some(MessageId(6)), "one redo takes back one undo");
         // Two undos, the second of several exchanges.
         let mut steps = tree();
         steps.go(Some(MessageId(3)));
         steps.go(Some(MessageId(1)));
-        assert_eq!((steps.redo(1), steps.redo(2)), (Some((MessageId(3), 1)), Some((MessageId(6), 2))));
+        assert_eq!((steps.redo(1), steps.redo(2)), (Some(MessageId(3)), Some(MessageId(6))));
         // After a restart, redo follows the recorded heads, otherwise the newest line.
         let mut fresh = Tree::new(c.all().cloned().collect(), Some(MessageId(1)));
-        assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
+        assert_eq!(fresh.redo(5), Some(MessageId(8)));
         // The last one is the present head; message 99 does not exist.
         fresh.stood_at([8, 99, 6, 1].map(MessageId).into());
-        assert_eq!(fresh.redo(5), Some((MessageId(6), 2)));
+        assert_eq!(fresh.redo(5), Some(MessageId(6)));
         assert_eq!(tree().redo(1), None);
     }
 

@@ -14,6 +14,7 @@ use super::executor::Executor;
 use super::task::Task;
 use super::{Activity, Attendance, Choice, Conversation, Done, Notice, RuntimeError, Slot, State};
 use crate::engine::protocol::EngineEvent;
+use crate::runtime::protocol::LoadPlan;
 
 /// How often a verb that waits for the engine may save and refresh its numbers.
 const TICK: Duration = Duration::from_millis(200);
@@ -156,14 +157,14 @@ impl Verb {
         if self.attendance == Attendance::Absent {
             return choices.first().map_or(cancel, |(key, _)| *key);
         }
-        match self.put(|id| Notice::Question { id, text, choices: Choice::all(choices) }).await {
+        match self.put(text, choices, None).await {
             Some(Answer::Key(key)) if choices.iter().any(|(known, _)| *known == key) => key,
             Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
         }
     }
 
     /// Shows a question; `None` if the user stops instead of answering.
-    pub async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
+    pub async fn put(&mut self, text: String, choices: &[(char, &str)], plan: Option<LoadPlan>) -> Option<Answer> {
         // A stop that waits concerns the work before the question.
         let stopped = self.here.slot.cancel.is_cancelled();
         self.wait(Wait::Turn).await;
@@ -178,7 +179,7 @@ impl Verb {
             // Off screen only the question is reported, not an end of work.
             false => self.here.activity = Activity::Idle,
         }
-        let notice = Box::new(notice(id));
+        let notice = Box::new(Notice::Question { id, text, choices: Choice::all(choices), plan });
         self.report((*notice).clone());
         match self.wait(Wait::Question { id, notice, before }).await {
             Wake::Answer(answer) => Some(answer),

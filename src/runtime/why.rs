@@ -106,17 +106,9 @@ fn pieces(tokenizer: &Tokenizer, text: &str, tokens: &[Token], before: Before) -
     tokens.iter().map(piece).collect()
 }
 
-/// `900 times`, `more than a billion times`.
+/// `903 times`, `2.3 times`.
 fn times(ratio: f64) -> String {
-    match ratio {
-        r if r >= 1e9 => "more than a billion times".into(),
-        r if r >= 10.0 => {
-            // Two significant digits are all that the estimate supports.
-            let unit = 10f64.powf(r.log10().floor() - 1.0);
-            format!("{} times", grouped(((r / unit).round() * unit) as u64))
-        }
-        r => format!("{r:.1} times"),
-    }
+    if ratio >= 10.0 { format!("{} times", grouped(ratio.round() as u64)) } else { format!("{ratio:.1} times") }
 }
 
 fn whole(ratio: f64) -> String {

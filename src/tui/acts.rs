@@ -47,15 +47,18 @@ fn sentence(why: &str) -> String {
     if ended { why.to_owned() } else { format!("{why}.") }
 }
 
-/// A command of the interface failed outside it: the input receives the line again. Without one, the reason is a note.
+/// The input receives the refused line again.
+pub(super) fn refuse_line(app: &mut App, line: &str, why: &str) {
+    refuse(app, why);
+    if app.open.composer.is_empty() {
+        app.open.composer.set(line);
+    }
+}
+
+/// A command of the interface failed outside it. Without one, the reason is a note.
 pub(super) fn failed(app: &mut App, why: &str) {
     match app.attempt.take() {
-        Some(Attempt { line, .. }) => {
-            refuse(app, why);
-            if app.open.composer.is_empty() {
-                app.open.composer.set(&line);
-            }
-        }
+        Some(Attempt { line, .. }) => refuse_line(app, &line, why),
         None if app.refusal.as_deref() == Some(sentence(why).as_str()) => {}
         None => note(app, Level::Error, why),
     }

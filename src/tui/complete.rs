@@ -308,10 +308,8 @@ mod tests {
             position: None,
             lines: 1,
             complete: true,
-            hash: String::new(),
             kept: true,
             bytes: 1,
-            used_ms: 0,
         }];
         app.library = ["old contract.pdf", "war.txt"].map(library).to_vec();
         app.config.themes = vec!["solar".into()];

@@ -68,20 +68,14 @@ pub(super) fn brought_back(app: &mut App, text: &str) {
     if typed == text {
         return;
     }
-    let text = if typed.is_empty() || typed != before {
-        if text.is_empty() || app.open.composer.recall(text) {
-            return;
-        }
-        "The earlier input is set aside"
-    } else {
-        // Nothing was typed since the last save: the other terminal's version replaces the draft.
+    // Nothing was typed since the last save: the other terminal's version replaces the draft.
+    if typed == before {
         app.open.composer.clear_to_cut();
-        if text.is_empty() {
-            "Another terminal sent or cleared this"
-        } else {
-            app.open.composer.recall(text);
-            "Another terminal changed this"
-        }
-    };
-    offer(app, text, Action::Yank, "brings it back", LONG_HINT_MS);
+    }
+    if !text.is_empty() {
+        app.open.composer.recall(text);
+    }
+    if !typed.is_empty() && (typed == before || !text.is_empty()) {
+        offer(app, "Another version of this is set aside", Action::Yank, "brings it back", LONG_HINT_MS);
+    }
 }

@@ -1,8 +1,8 @@
-//! The greeting of a session without messages, in the longest form that fits, and the questions about the sample
+//! The greeting of a session without messages, whole or in one line, and the questions about the sample
 //! document that the built-in model offers to Tab.
 
 use super::App;
-use super::cells::{ellipsis, width};
+use super::cells::ellipsis;
 use super::entry::{date, short_count};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
@@ -12,7 +12,10 @@ use crate::runtime::protocol::SessionRow;
 use crate::text::sample::{NAME, PATH, QUESTIONS};
 
 pub fn greeting(app: &App) -> Vec<Row> {
-    fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
+    if app.open.transcript.messages().next().is_some() {
+        return Vec::new();
+    }
+    [welcome(app), brief(app, true), brief(app, false)].into_iter().find(|rows| fits(app, rows)).unwrap_or_default()
 }
 
 pub(super) fn may_offer(app: &App) -> bool {
@@ -20,25 +23,16 @@ pub(super) fn may_offer(app: &App) -> bool {
 }
 
 pub(super) fn offers_drawn(app: &App) -> bool {
-    may_offer(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
+    may_offer(app) && fits(app, &brief(app, true))
 }
 
-fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
-    if app.open.transcript.messages().next().is_some() {
-        return None;
-    }
+fn cells(app: &App) -> usize {
+    usize::from(layout::regions(app).transcript.width).saturating_sub(MARGIN)
+}
+
+fn fits(app: &App, rows: &[Row]) -> bool {
     let (area, notes) = (layout::regions(app).transcript, app.open.transcript.window().len());
-    let forms = [Form::Whole, Form::Brief, Form::Line];
-    let forms = forms.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
-    let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
-    forms.into_iter().find(|(_, rows)| fits(rows))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Whole,
-    Brief,
-    Line,
+    layout::greeting_height(rows) + notes <= usize::from(area.height)
 }
 
 const MARGIN: usize = 2;
@@ -49,33 +43,36 @@ pub(super) fn offered(app: &App) -> Option<&SessionRow> {
     app.config.offer.as_ref().filter(|_| !begun)
 }
 
-/// The offer in the longest form that leaves room for the session's name.
-fn offer(app: &App, row: &SessionRow, room: usize) -> Row {
+fn offer(app: &App) -> Option<Row> {
+    let row = offered(app)?;
     let date = date(row.updated_ms, app.config.utc_offset_min);
-    let day = date.rsplit_once(' ').map_or("", |(day, _)| day).trim();
-    let size = format!(" ({day}, {} tokens)", short_count(row.tokens));
-    let whole = format!("{size}; type to start a new one");
-    let forms =
-        [("Enter continues ", whole.as_str()), ("Enter continues ", &size), ("Enter continues ", ""), ("Enter: ", "")];
-    let left = |(before, rest): &(&str, &str)| room.saturating_sub(width(before) + width(rest) + 2);
-    let shown = width(&row.name).min(24);
-    let form = forms.into_iter().find(|form| left(form) >= shown).unwrap_or(("Enter: ", ""));
-    let name = ellipsis(&row.name, left(&form));
-    Row::of(format!("{}\"{name}\"{}", form.0, form.1), Face::from(Role::Key).bold())
+    let (day, tokens) = (date.rsplit_once(' ').map_or("", |(day, _)| day).trim(), short_count(row.tokens));
+    let name = ellipsis(&row.name, 24);
+    let text = format!("Enter continues \"{name}\" ({day}, {tokens} tokens); type to start a new one");
+    Some(Row::of(ellipsis(&text, cells(app)), Face::from(Role::Key).bold()))
 }
 
-fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
-    let room = cells.saturating_sub(MARGIN);
-    let says = |text: &str, face: Face| wrap_text(text, face, room);
-    let offer = offered(app).map(|row| offer(app, row, room));
-    if form == Form::Line {
-        let line = "Type a question, or /load FILE. /help lists commands.";
-        return offer.into_iter().chain([Row::of(ellipsis(line, room), Role::Text)]).collect();
+fn brief(app: &App, with_sample: bool) -> Vec<Row> {
+    let line = "Type a question, or /load FILE. /help lists commands.";
+    let line = Row::of(ellipsis(line, cells(app)), Role::Text);
+    let sample = if with_sample { sample(app) } else { Vec::new() };
+    offer(app).into_iter().chain([line]).chain(sample).collect()
+}
+
+fn sample(app: &App) -> Vec<Row> {
+    if !may_offer(app) {
+        return Vec::new();
     }
-    let whole = form == Form::Whole;
-    let mut lines: Vec<Row> = Vec::new();
-    match &app.model {
-        None => lines.extend(says("The model is being prepared. You can type already.", Role::Dim.into())),
+    let line = ["Sample questions: Tab, then Enter. Tour: sala-chat demo".to_owned()];
+    let lines = line.into_iter().chain(QUESTIONS.iter().map(|question| format!("  {question}")));
+    lines.map(|line| Row::of(ellipsis(&line, cells(app)), Role::Text)).collect()
+}
+
+fn welcome(app: &App) -> Vec<Row> {
+    let room = cells(app);
+    let says = |text: &str, face: Face| wrap_text(text, face, room);
+    let mut lines: Vec<Row> = match &app.model {
+        None => says("The model is being prepared. You can type already.", Role::Dim.into()),
         Some(info) => {
             let size = match info.parameters {
                 0 => String::new(),
@@ -84,49 +81,27 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             };
             let holds = info.holds();
             let holds = holds.split_at_checked(1).map_or(String::new(), |(a, z)| a.to_uppercase() + z);
-            let model = format!("{}{size}, on {}. {holds}.", info.name, info.device);
-            lines.extend(says(&model, Role::Text.into()));
+            says(&format!("{}{size}, on {}. {holds}.", info.name, info.device), Role::Text.into())
         }
-    }
-    lines.extend(offer);
-    lines.extend(whole.then(Row::default));
-    let begin = match whole {
-        true => "Type a question, or load a document and ask about it:",
-        false => "Type a question, or /load a document and ask about it. /help lists commands.",
     };
-    lines.extend(says(begin, Role::Text.into()));
-    if whole && !may_offer(app) {
+    lines.extend(offer(app));
+    lines.push(Row::default());
+    lines.extend(says("Type a question, or load a document and ask about it:", Role::Text.into()));
+    if !may_offer(app) {
         lines.push(Row::default());
     }
-    let examples: &[&str] = if whole { &["load", "resume", "help"] } else { &[] };
-    for name in examples {
-        if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
-            lines.push(Row::from(vec![
-                Span::new(format!("  {:<30}", c.example()), Role::Key),
-                Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
-            ]));
-        }
+    for c in ["load", "resume", "help"].into_iter().filter_map(|name| COMMANDS.iter().find(|c| c.name == name)) {
+        lines.push(Row::from(vec![
+            Span::new(format!("  {:<30}", c.example()), Role::Key),
+            Span::new(ellipsis(c.help, room.saturating_sub(32)), Role::Dim),
+        ]));
     }
-    if may_offer(app) {
-        let offer = match whole {
-            true => "Or ask about a sample: Tab, then Enter. Tour: sala-chat demo",
-            false => "Or ask about a sample: Tab, then Enter.",
-        };
-        lines.extend(says(offer, Role::Text.into()));
-        lines.extend(QUESTIONS.iter().map(|question| Row::of(format!("  {question}"), Role::Text)));
-    }
-    if app.is_demo() && whole {
-        let demo = [
-            "DEMO: this is the small built-in model. It chats, reads documents and",
-            "answers from them, but knows little. The 9B model needs an NVIDIA GPU:",
-        ];
+    lines.extend(sample(app));
+    if app.is_demo() {
+        let demo = "DEMO: this is the small built-in model. It chats, reads documents and answers from them, but knows little. \
+                    The 9B model needs an NVIDIA GPU:";
         lines.push(Row::default());
-        if demo.iter().all(|line| width(line) <= room) {
-            lines.push(Row::of(demo[0], Face::from(Role::Warn).bold()));
-            lines.push(Row::of(demo[1], Role::Warn));
-        } else {
-            lines.extend(says(&demo.join(" "), Role::Warn.into()));
-        }
+        lines.extend(says(demo, Role::Warn.into()));
         lines.push(Row::of("  sala-chat model download", Role::Key));
     }
     lines

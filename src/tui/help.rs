@@ -1,7 +1,7 @@
 //! Help as a list: a command or a key, and what it does. Typing filters; Enter inserts a command.
 
 use super::App;
-use super::keys::ACTIONS;
+use super::keys::{ACTIONS, Action};
 use super::lists::{HelpRow, Item, Kind, ListView, SettingRow};
 use crate::config::commands::{COMMANDS, Command, GROUPS, escaped, help};
 use crate::config::settings::table::ROWS;
@@ -59,8 +59,12 @@ fn keys(app: &App) -> impl Iterator<Item = Item> {
         Item::Help(HelpRow { short: what.clone(), what, does: does.to_owned(), words, line: None })
     };
     let bound = ACTIONS.iter().filter_map(|(action, name, _, does)| {
-        let keys = app.config.keys.keys(*action);
-        (!keys.is_empty()).then(|| (in_runs(keys).join(", "), *does, *name))
+        let what = match (action, app.config.keys.keys(*action).as_slice()) {
+            (_, []) => return None,
+            (Action::Session, [first, .., last]) => format!("{first} to {last}"),
+            (_, keys) => keys.join(", "),
+        };
+        Some((what, *does, *name))
     });
     let fixed = [
         ("Ctrl-C".to_owned(), "stop; clear the input; twice on empty input: quit", ""),
@@ -69,26 +73,6 @@ fn keys(app: &App) -> impl Iterator<Item = Item> {
     let rebind = ("[keys]".to_owned(), "table of the settings file that changes keys: \"f2\" = \"panel\"", "");
     let all: Vec<_> = fixed.into_iter().chain(bound).chain([rebind]).collect();
     all.into_iter().map(move |(what, does, name)| row(what, does, name))
-}
-
-/// `Alt-1`, `Alt-2`, `Alt-3` as `Alt-1 to Alt-3`.
-fn in_runs(keys: Vec<String>) -> Vec<String> {
-    let number = |key: &str| {
-        let (before, digit) = key.rsplit_once('-')?;
-        Some((before.to_owned(), digit.parse::<u32>().ok()?))
-    };
-    let mut runs: Vec<(String, String)> = Vec::new();
-    for key in keys {
-        let follows = |last: &str| match (number(last), number(&key)) {
-            (Some((a, m)), Some((b, n))) => a == b && n == m + 1,
-            _ => false,
-        };
-        match runs.last_mut().filter(|(_, last)| follows(last)) {
-            Some((_, last)) => *last = key,
-            None => runs.push((key.clone(), key)),
-        }
-    }
-    runs.into_iter().map(|(first, last)| if first == last { first } else { format!("{first} to {last}") }).collect()
 }
 
 fn setting_rows(app: &App) -> impl Iterator<Item = Item> {

@@ -109,7 +109,7 @@ pub fn regions(app: &App) -> Regions {
     let body = height.saturating_sub(top + below);
     let below_question = banner + note + queue;
     let question = app.questions.front().filter(|_| app.open.several.is_some());
-    let question = question.map_or(0, |question| question::height(&question.rows(usize::from(width), body), body));
+    let question = question.map_or(0, |question| question::height(&question.rows(usize::from(width)), body));
     let marker = u16::from(app.open.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(below_question + marker);
     let (column, x, other_x, heading) = match side {

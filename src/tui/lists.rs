@@ -5,7 +5,7 @@ pub(super) mod sessions;
 
 use std::cmp::Reverse;
 
-use nucleo_matcher::pattern::{AtomKind, CaseMatching, Normalization, Pattern};
+use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
 use nucleo_matcher::{Config, Matcher, Utf32Str};
 use ratatui::layout::{Position, Rect};
 
@@ -135,12 +135,8 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
     if query.trim().is_empty() {
         return (0..texts.len()).collect();
     }
-    matching(&Pattern::parse(query, CaseMatching::Smart, Normalization::Smart), texts)
-}
-
-fn matching<S: AsRef<str>>(pattern: &Pattern, texts: &[S]) -> Vec<usize> {
-    let mut matcher = Matcher::new(Config::DEFAULT);
-    let mut buffer = Vec::new();
+    let pattern = Pattern::parse(query, CaseMatching::Smart, Normalization::Smart);
+    let (mut matcher, mut buffer) = (Matcher::new(Config::DEFAULT), Vec::new());
     let mut score = |text: &S| pattern.score(Utf32Str::new(text.as_ref(), &mut buffer), &mut matcher);
     let mut scored: Vec<(u32, usize)> = texts.iter().zip(0..).filter_map(|(t, i)| Some((score(t)?, i))).collect();
     scored.sort_by_key(|(score, i)| (Reverse(*score), *i));
@@ -224,12 +220,12 @@ impl ListView {
         };
     }
 
-    /// The items that contain the query, those that begin with it first.
+    /// The items that contain the words of the query, those that begin with it first.
     fn literal(&self) -> Vec<usize> {
-        let (case, norm) = (CaseMatching::Ignore, Normalization::Smart);
-        let mut found = matching(&Pattern::new(&self.query, case, norm, AtomKind::Substring), &self.texts);
         let query = self.query.to_lowercase();
-        found.sort_by_key(|i| (!self.texts[*i].trim_start_matches('/').starts_with(&query), *i));
+        let has = |i: &usize| query.split_whitespace().all(|word| self.texts[*i].to_lowercase().contains(word));
+        let mut found: Vec<usize> = (0..self.texts.len()).filter(has).collect();
+        found.sort_by_key(|i| !self.texts[*i].trim_start_matches('/').starts_with(&query));
         found
     }
 
@@ -355,9 +351,9 @@ mod tests {
         list.filter("peac".into());
         assert_eq!(list.shown().count(), 2);
         list.step(5);
-        assert_eq!(list.selected_index(), 1);
+        assert_eq!(list.selected, 1);
         list.step(-9);
-        assert_eq!(list.selected_index(), 0);
+        assert_eq!(list.selected, 0);
         list.filter("zzz".into());
         assert!(list.selected().is_none());
     }

@@ -153,7 +153,6 @@ mod tests {
                 stretch(6_000, 6_400, Place::Turn, 3, "Who?"),
             ],
             used: 6_400,
-            limit: 100_000,
             block_tokens: 64,
             looked: vec![(40, 6_000), (41, 300), (98, 500)],
             passages: vec![Passage { first_block: 40, last_block: 41, share: 0.63, number: 2, ..Passage::default() }],
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(&shown[39..43], "D11D");
         let looked = |at: usize| all[at].share >= LOOKED;
         assert!(looked(40) && looked(98) && !looked(50));
-        let few = letters(&cells(&map, map.limit, 40));
+        let few = letters(&cells(&map, 100_000, 40));
         assert!(few.len() <= 40 && few.starts_with("D1") && few.ends_with("...."), "{few}");
         assert_eq!(cells(&ContextMap::default(), 0, 40), []);
     }

@@ -105,7 +105,6 @@ pub struct App {
     pub overlay: Option<Overlay>,
     /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
-    sent_since_set_aside: bool,
     /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
     pub questions: VecDeque<Question>,

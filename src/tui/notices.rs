@@ -1,6 +1,6 @@
 //! Applies notices of the runtime.
 
-use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse, send};
+use super::acts::{HINT_MS, answers_nothing, hold, note, notify, offer, refuse_line, send};
 use super::entry::grouped;
 use super::keys::Action;
 use super::lists::{self, Item, Kind, ListView, sessions};
@@ -50,9 +50,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             app.open.forget_places();
             app.open.several = Some(Several::new(&answers));
         }
-        Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => {
-            app.open.take_message(notice);
-        }
+        Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => app.open.take_message(notice),
         Notice::Acknowledged(count) => {
             app.served = count;
             app.waiting &= count < app.sent;
@@ -123,14 +121,10 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             }
             app.waiting = false;
         }
-        Notice::Question { id, text, choices } => {
-            (app.waiting, app.answered) = (false, false);
-            app.questions.push_back(Question::new(Asker::Runtime(id), text, choices));
-        }
-        Notice::Plan { id, text, choices, plan } => {
+        Notice::Question { id, text, choices, plan } => {
             (app.waiting, app.answered) = (false, false);
             let question = Question::new(Asker::Runtime(id), text, choices);
-            app.questions.push_back(Question { pick: Some(FilePick::new(plan)), ..question });
+            app.questions.push_back(Question { pick: plan.map(FilePick::new), ..question });
         }
         Notice::Input { text, editing } => {
             app.overlay = None;
@@ -200,10 +194,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
 fn refused(app: &mut App) {
     let Some(super::acts::Attempt { line, warning: Some(why) }) = app.attempt.take() else { return };
     app.open.transcript.take_notes(app.requests);
-    refuse(app, why);
-    if app.open.composer.is_empty() {
-        app.open.composer.set(&line);
-    }
+    refuse_line(app, &line, &why);
 }
 
 /// Reports the reason once; the header keeps showing the state.

@@ -105,8 +105,8 @@ impl Session {
         Some(text)
     }
 
-    /// Applies a notice about the messages; returns any other.
-    pub(super) fn take_message(&mut self, notice: Notice) -> Option<Notice> {
+    /// Applies a notice about the messages.
+    pub(super) fn take_message(&mut self, notice: Notice) {
         match notice {
             Notice::Added(message) => {
                 self.reading &= message.role != Role::Document;
@@ -122,9 +122,8 @@ impl Session {
                 Some(entry) => entry.complete(message),
                 None => self.transcript.add(message),
             },
-            other => return Some(other),
+            _ => {}
         }
-        None
     }
 
     /// The entry of a message, in the grid of answers or in the transcript.
@@ -250,10 +249,9 @@ impl Sessions {
         self.list.iter().flat_map(|s| s.queue.lines.iter().map(|queued| &queued.line).chain(&s.refused))
     }
 
-    /// Names and drafts of the sessions off screen.
-    pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
-        let texts = self.others().map(|s| (called(&s.name), s.composer.expanded()));
-        texts.filter(|(_, text)| !text.trim().is_empty())
+    /// Drafts of the sessions off screen.
+    pub(super) fn drafts(&self) -> impl Iterator<Item = String> {
+        self.others().map(|s| s.composer.expanded()).filter(|text| !text.trim().is_empty())
     }
 
     /// Adopts the runtime's list and drops the sessions that are closed.

@@ -17,6 +17,15 @@ pub enum Glyphs {
     Ascii,
 }
 
+impl Glyphs {
+    pub fn pick<T>(self, unicode: T, ascii: T) -> T {
+        match self {
+            Glyphs::Unicode => unicode,
+            Glyphs::Ascii => ascii,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
     /// `NO_COLOR` and `CLICOLOR=0`: attributes only, in every theme.

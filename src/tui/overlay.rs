@@ -22,9 +22,8 @@ pub enum Overlay {
 
 impl Overlay {
     pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
-        match self {
-            Overlay::Page(page) => page.set_size(width, height, glyphs),
-            Overlay::List(_) => {}
+        if let Overlay::Page(page) = self {
+            page.set_size(width, height, glyphs);
         }
     }
 
@@ -126,7 +125,7 @@ pub(super) fn arrive(app: &mut App, page: Overlay) {
 fn set_aside(app: &mut App, page: Overlay) {
     // The keys take the place of the hint afterwards, among them the one that opens the page.
     hint(app, format!("{TAKE_UP} shows: {}", page.title()), LONG_HINT_MS);
-    (app.set_aside, app.sent_since_set_aside) = (Some(page), false);
+    app.set_aside = Some(page);
 }
 
 /// Whether the user typed after the last request.
@@ -159,11 +158,4 @@ pub(super) fn give_way(app: &mut App) -> bool {
     }
     let page = app.overlay.take();
     page.map(|page| set_aside(app, page)).is_some()
-}
-
-/// A page that still waits when the second line is sent is forgotten.
-pub(super) fn line_sent(app: &mut App) {
-    if app.set_aside.is_some() && std::mem::replace(&mut app.sent_since_set_aside, true) {
-        app.set_aside = None;
-    }
 }

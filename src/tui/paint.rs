@@ -34,22 +34,15 @@ impl<'b> Painter<'b> {
         marks.into_iter().filter(|(on, _)| *on).fold(style, |style, (_, mark)| style.add_modifier(mark))
     }
 
-    fn pick<T>(&self, unicode: T, ascii: T) -> T {
-        match self.glyphs {
-            Glyphs::Unicode => unicode,
-            Glyphs::Ascii => ascii,
-        }
-    }
-
     pub fn dash(&self) -> &'static str {
-        self.pick("─", "-")
+        self.glyphs.pick("─", "-")
     }
     pub fn bar(&self) -> &'static str {
-        self.pick("│", "|")
+        self.glyphs.pick("│", "|")
     }
     /// Corners of frames: top left, top right, bottom left, bottom right, left joint, right joint.
     pub fn corners(&self) -> [&'static str; 6] {
-        self.pick(["┌", "┐", "└", "┘", "├", "┤"], ["+"; 6])
+        self.glyphs.pick(["┌", "┐", "└", "┘", "├", "┤"], ["+"; 6])
     }
 
     /// Writes spans into row `line` of `area`, from column `x` on. Returns the column after them.
@@ -137,7 +130,7 @@ impl<'b> Painter<'b> {
     }
 
     pub fn meter(&self, cells: usize, share: f64) -> String {
-        let (full, empty) = (self.pick("█", "#"), self.pick("░", "."));
+        let (full, empty) = (self.glyphs.pick("█", "#"), self.glyphs.pick("░", "."));
         let n = ((share.clamp(0.0, 1.0) * cells as f64).round() as usize).min(cells);
         format!("{}{}", full.repeat(n), empty.repeat(cells - n))
     }

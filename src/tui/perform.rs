@@ -34,7 +34,6 @@ pub(super) fn submit(app: &mut App) {
         return;
     }
     app.config.offer = None;
-    super::overlay::line_sent(app);
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);

@@ -11,7 +11,7 @@ use super::paint::Painter;
 use super::rows::{Role, Row, Span};
 use super::status::duration;
 use super::{App, Asker};
-use crate::runtime::protocol::{LoadPlan, Request};
+use crate::runtime::protocol::{LoadPlan, PlanFile, Request};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePick {
@@ -25,20 +25,13 @@ impl FilePick {
     pub fn new(plan: LoadPlan) -> FilePick {
         let room = plan.free.saturating_sub(plan.reserve);
         let mut used = 0u64;
-        let chosen = plan
-            .files
-            .iter()
-            .map(|f| {
-                let fits = used.saturating_add(f.tokens) <= room;
-                used += if fits { f.tokens } else { 0 };
-                fits
-            })
-            .collect();
+        let fits = |f: &PlanFile| {
+            let fits = used.saturating_add(f.tokens) <= room;
+            used += if fits { f.tokens } else { 0 };
+            fits
+        };
+        let chosen = plan.files.iter().map(fits).collect();
         FilePick { plan, chosen, selected: 0, open: false }
-    }
-
-    fn is_chosen(&self, file: usize) -> bool {
-        self.chosen.get(file).copied().unwrap_or(false)
     }
 
     pub fn step(&mut self, by: isize) {
@@ -59,14 +52,14 @@ impl FilePick {
     }
 
     pub fn files(&self) -> Vec<usize> {
-        (0..self.chosen.len()).filter(|i| self.is_chosen(*i)).collect()
+        (0..self.chosen.len()).filter(|i| self.chosen[*i]).collect()
     }
 
     fn tokens(&self) -> u64 {
         self.picked().map(|(f, _)| f.tokens).sum()
     }
 
-    fn picked(&self) -> impl Iterator<Item = (&crate::runtime::protocol::PlanFile, bool)> {
+    fn picked(&self) -> impl Iterator<Item = (&PlanFile, bool)> {
         // Kept state depends on the text before it: after an omitted file, all files are read again.
         let mut unbroken = true;
         self.plan.files.iter().zip(&self.chosen).filter_map(move |(f, chosen)| {
@@ -87,10 +80,9 @@ impl FilePick {
         match self.over() {
             0 => {
                 let read: u64 = self.picked().filter(|p| !p.1).map(|p| p.0.tokens).sum();
-                let about = if self.plan.tokens_per_s > 0.0 {
-                    format!(", about {}", duration(read as f64 / self.plan.tokens_per_s))
-                } else {
-                    String::new()
+                let about = match self.plan.tokens_per_s {
+                    speed if speed > 0.0 => format!(", about {}", duration(read as f64 / speed)),
+                    _ => String::new(),
                 };
                 let left = grouped(self.plan.free.saturating_sub(tokens));
                 format!("{head}{about}, leaves {left}.")
@@ -109,8 +101,8 @@ impl FilePick {
         let room = usize::from(body.height.saturating_sub(4)).max(1);
         let first = first_row(self.selected, files.len(), room);
         let cells = usize::from(body.width).saturating_sub(4);
-        for (line, (i, file)) in (2..).zip(files.iter().enumerate().skip(first).take(room)) {
-            let chosen = self.is_chosen(i);
+        let rows = files.iter().zip(&self.chosen).enumerate();
+        for (line, (i, (file, &chosen))) in (2..).zip(rows.skip(first).take(room)) {
             let mark = if chosen { "[x] " } else { "[ ] " };
             let kept = if file.kept { "from library" } else { "" };
             let tail = format!("{:>10}  {kept:<12}", grouped(file.tokens));
@@ -159,7 +151,6 @@ pub(super) fn key(app: &mut App, key: Key) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::protocol::PlanFile;
 
     fn plan(tokens: &[u64], free: u64) -> LoadPlan {
         LoadPlan {

@@ -7,12 +7,12 @@
 use ratatui::layout::Rect;
 
 use super::App;
-use super::cells::{ellipsis, width};
+use super::cells::width;
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 use super::paint::Painter;
 use super::pick::FilePick;
-use super::rows::{Face, Role, Row, Span};
+use super::rows::{Face, Role, Row};
 use super::wrap::wrap_text;
 use crate::runtime::protocol::Choice;
 
@@ -63,32 +63,16 @@ impl Question {
         self.standing == Standing::Asks && wanted <= cells
     }
 
-    pub fn rows(&self, cells: usize, height: u16) -> Vec<Row> {
+    pub fn rows(&self, cells: usize) -> Vec<Row> {
         let mut rows = wrap_text(&self.text, Face::from(Role::Warn).bold(), cells.saturating_sub(4));
         if !self.is_in_the_input(cells) {
-            let others = rows.len() + 1 + usize::from(self.standing != Standing::Asks);
-            rows.append(&mut self.choice_rows(cells, usize::from(height), others));
+            let all: Vec<String> = self.keys().map(|(key, what)| format!("{key} {what}")).collect();
+            rows.append(&mut wrap_text(&all.join("   "), Face::from(Role::Key).bold(), cells.saturating_sub(4)));
         }
         if self.standing != Standing::Asks {
-            let hint = format!("{TAKE_UP} answers, or an empty input");
-            rows.push(Row::from(vec![Span::new(hint, Role::Dim)]));
+            rows.push(Row::of(format!("{TAKE_UP} answers, or an empty input"), Role::Dim));
         }
         rows
-    }
-
-    /// A row for each choice, or as many on a row as fit.
-    fn choice_rows(&self, cells: usize, height: usize, others: usize) -> Vec<Row> {
-        let keys: Vec<(String, &str)> = self.keys().collect();
-        if keys.len() + others > height || keys.iter().any(|(_, what)| what.is_empty()) {
-            let all: Vec<String> = keys.iter().map(|(key, what)| format!("{key} {what}")).collect();
-            return wrap_text(&all.join("   "), Face::from(Role::Key).bold(), cells.saturating_sub(4));
-        }
-        let room = cells.saturating_sub(12);
-        let row = |(key, what): &(String, &str)| {
-            let key = Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold());
-            Row::from(vec![key, Span::new(ellipsis(what, room), Role::Text)])
-        };
-        keys.iter().map(row).collect()
     }
 
     pub(super) fn is_of_runtime(&self) -> bool {

@@ -48,11 +48,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.open.at_work().map(|name| format!("\"{name}\"")).collect();
     let others = others.join(", ");
-    let place = match (here, others.as_str()) {
-        (_, "") => String::new(),
-        (true, _) => format!(" here and in {others}"),
-        (false, _) => format!(" in {others}"),
-    };
+    let place = if others.is_empty() { String::new() } else { format!(" in {others}") };
     let works = here || !others.is_empty();
     let kept = match &app.activity {
         _ if is_unsaved(app) => UNSAVED,
@@ -68,7 +64,7 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let (commands, messages): (Vec<&String>, Vec<&String>) = app.open.unsent().partition(|line| is_command(line));
     let found = messages.iter().all(|text| is_kept(text));
     let fate = if found { "not sent, found with Up at the next start" } else { "not sent, and not all kept" };
-    let drafts = app.open.drafts().filter(|(_, text)| is_remembered(text) && !is_kept(text)).count();
+    let drafts = app.open.drafts().filter(|text| is_remembered(text) && !is_kept(text)).count();
     let lost = [
         (works || is_unsaved(app)).then_some(first),
         part(messages.len(), "message", fate),

@@ -159,8 +159,7 @@ impl<'a> Writer<'a> {
                     self.block(events, tag, at, quoted);
                 }
                 Event::Rule => {
-                    let mark = if self.style.glyphs == Glyphs::Ascii { "-" } else { "─" };
-                    let rule = mark.repeat(self.cells());
+                    let rule = self.style.glyphs.pick("─", "-").repeat(self.cells());
                     self.line(vec![Span::new(rule, Role::Rule)], at);
                 }
                 // A tight item has no paragraph around its text.
@@ -187,7 +186,7 @@ impl<'a> Writer<'a> {
             }
             Tag::CodeBlock(kind) => self.code_block(events, kind, &tag, at),
             Tag::BlockQuote(_) => {
-                let bar = if self.style.glyphs == Glyphs::Ascii { "| " } else { "│ " };
+                let bar = self.style.glyphs.pick("│ ", "| ");
                 self.first = None;
                 self.rest.push((bar.into(), Role::Quote.into()));
                 self.container(events, Some(&tag), true);
@@ -272,11 +271,7 @@ impl<'a> Writer<'a> {
             let last = cut.len().saturating_sub(1);
             for (n, row) in cut.into_iter().enumerate() {
                 // Marks a wrapped line of code.
-                let mark = match (n, self.style.glyphs) {
-                    (0, _) => "  ",
-                    (_, Glyphs::Unicode) => "↪ ",
-                    (_, Glyphs::Ascii) => "\\ ",
-                };
+                let mark = if n == 0 { "  " } else { self.style.glyphs.pick("↪ ", "\\ ") };
                 let mut indented = vec![Span::new(mark, Role::Dim)];
                 indented.extend(row);
                 self.line(indented, source.max(at));

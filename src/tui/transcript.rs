@@ -14,7 +14,7 @@ use super::rows::Row;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::Level;
 
-pub use view::{Hit, ranges};
+pub use view::{Hit, finder, ranges};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scroll {
@@ -265,14 +265,12 @@ impl Transcript {
             .filter(|i| self.entries.get(*i).is_some_and(|e| e.as_message().is_some()))
             .collect();
         let at = self.selected.and_then(|s| messages.iter().position(|m| *m == s));
-        let next = match (at, by < 0) {
-            (None, true) => messages.len().checked_sub(1),
-            (None, false) => None,
-            (Some(i), true) => Some(i.saturating_sub(by.unsigned_abs())),
-            (Some(i), false) => match i.saturating_add(by.unsigned_abs()) {
-                n if n < messages.len() => Some(n),
-                _ => messages.len().checked_sub(1).filter(|_| by > 1),
-            },
+        let last = messages.len().checked_sub(1);
+        let next = match at {
+            None => last.filter(|_| by < 0),
+            // A step down from the last message leaves the selection.
+            Some(_) if by == 1 && at == last => None,
+            Some(at) => last.map(|last| at.saturating_add_signed(by).min(last)),
         };
         self.selected = next.and_then(|n| messages.get(n).copied());
         match self.selected {

@@ -42,7 +42,7 @@ fn resume(name: &str) -> Setup {
 
 fn plan(t: &mut Chat) -> (u64, String, LoadPlan) {
     t.wait("a plan", |n| match n {
-        Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
+        Notice::Question { id, text, plan: Some(plan), .. } => Some((*id, text.clone(), plan.clone())),
         _ => None,
     })
 }

@@ -157,7 +157,7 @@ fn files_that_do_not_fit_together_can_be_chosen_from() {
     let mut t = Chat::new(dir.path(), Setup { context_limit: 100_000, ..Setup::default() });
     load(&t, &["huge.txt", "small.txt"], LoadOptions::default());
     let plan = |n: &Notice| match n {
-        Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
+        Notice::Question { id, text, plan: Some(plan), .. } => Some((*id, text.clone(), plan.clone())),
         _ => None,
     };
     let (question, text, LoadPlan { files, .. }) = t.wait("the plan", plan);

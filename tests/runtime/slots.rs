@@ -3,7 +3,6 @@
 use crate::support;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::config::settings::SaveStates;
@@ -13,7 +12,7 @@ use sala_chat::runtime::protocol::{
     Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
 };
 use sala_chat::store::{Limits, RealDisk, Store};
-use support::{Chat, PATIENCE, Setup, text_model, titles, titling, with_both_tokenizers};
+use support::{Chat, Setup, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -275,7 +274,7 @@ fn a_runtime_question_waits_in_its_session() {
     t.sync();
     t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
     let plan = |n: &Notice| match n {
-        Notice::Plan { id, .. } | Notice::Question { id, .. } => Some(*id),
+        Notice::Question { id, .. } => Some(*id),
         _ => None,
     };
     let id = t.wait("a plan", plan);
@@ -400,30 +399,6 @@ fn stopping_an_aside_stops_nothing_else() {
     t.quit();
 }
 
-fn a_session_that_was_left_is_given_its_title_too() {
-    let dir = dir();
-    let setup = Setup { titles: true, script: titling(&text_model(None)), ..Setup::default() };
-    let (mut t, gate) = gated(dir.path(), setup);
-    ask_until_text(&mut t, &gate, "How long is it?");
-    t.send(Request::New(None));
-    session(&mut t);
-    drop(gate);
-    background(&mut t, "the answer", 1, answer_of);
-    // Looking at the list keeps nothing from being done.
-    let end = Instant::now() + PATIENCE;
-    while titles(&mut t) != ["The bridge at Arvel"] {
-        assert!(Instant::now() < end, "no title: {:?}", titles(&mut t));
-    }
-    // One that is left as soon as it was answered, too.
-    t.ask("And how wide?");
-    t.send(Request::New(None));
-    session(&mut t);
-    while titles(&mut t) != ["The bridge at Arvel"; 2] {
-        assert!(Instant::now() < end, "no second title: {:?}", titles(&mut t));
-    }
-    t.quit();
-}
-
 fn states_that_wait_for_the_end_are_those_of_all_sessions() {
     let dir = dir();
     let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
@@ -487,7 +462,6 @@ with_both_tokenizers!(
     an_aside_knows_a_document_that_was_kept_in_part,
     an_aside_without_memory_for_it_waits_and_says_so,
     stopping_an_aside_stops_nothing_else,
-    a_session_that_was_left_is_given_its_title_too,
     states_that_wait_for_the_end_are_those_of_all_sessions,
     a_book_taken_out_again_takes_no_other_state_with_it,
 );

@@ -84,7 +84,7 @@ fn loading(w: u16, h: u16) -> Stage {
     let file = |name: &str, tokens, state| FileProgress { name: name.into(), tokens, state };
     s.notify(Notice::Activity(Activity::Reading(ReadingProgress {
         files: vec![
-            file("01-contract.pdf", 38_112, FileState::FromLibrary(0.1)),
+            file("01-contract.pdf", 38_112, FileState::FromLibrary),
             file("02-annexes.pdf", 51_904, FileState::Done(6.0)),
             file("03-mail.mbox", 210_377, FileState::Reading(86_255)),
             file("04-notes.md", 4_120, FileState::Waiting),

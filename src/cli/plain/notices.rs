@@ -106,13 +106,14 @@ impl Plain {
             Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(Level::Warn | Level::Error, _) => self.not_read(&mut out),
-            Notice::Question { id, text, choices } => self.question(id, &text, choices, &mut out),
-            Notice::Plan { id, text, mut choices, plan } => {
-                // Files are named in another /load here, so `e` stays the short form of Esc.
-                choices.retain(|c| c.key != 'e');
-                let file = |f: &PlanFile| format!("{}, {}", sanitize_line(&f.name), counted(f.tokens, "token"));
-                out.extend(plan.files.iter().map(|f| Out::Line(file(f))));
-                out.push(Out::Line("/load FILE… takes some of them.".into()));
+            Notice::Question { id, text, mut choices, plan } => {
+                if let Some(plan) = plan {
+                    // Files are named in another /load here, so `e` stays the short form of Esc.
+                    choices.retain(|c| c.key != 'e');
+                    let file = |f: &PlanFile| format!("{}, {}", sanitize_line(&f.name), counted(f.tokens, "token"));
+                    out.extend(plan.files.iter().map(|f| Out::Line(file(f))));
+                    out.push(Out::Line("/load FILE… takes some of them.".into()));
+                }
                 self.question(id, &text, choices, &mut out);
             }
             Notice::Input { editing, .. } => self.editing = editing,
@@ -136,7 +137,7 @@ impl Plain {
             }
             Notice::Finished(m) if m.role == Role::Assistant => Some("the answer is complete".to_owned()),
             Notice::Finished(m) => m.meta.document.map(|d| format!("{} is read", sanitize_line(&d.name))),
-            Notice::Question { .. } | Notice::Plan { .. } => Some("a question waits for you".to_owned()),
+            Notice::Question { .. } => Some("a question waits for you".to_owned()),
             Notice::Note(Level::Error | Level::Warn, text) => Some(sanitize(&text).into_owned()),
             _ => None,
         }?;

@@ -165,7 +165,7 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
     let out = p.notice(Notice::Activity(Activity::Idle));
     assert_eq!(out, [Out::Send(Request::Ask("early".into()))]);
     let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    p.notice(Notice::Question { id: 4, text: "11 files".into(), choices });
+    p.notice(Notice::Question { id: 4, text: "11 files".into(), choices, plan: None });
     assert_eq!(p.line(""), [Out::Send(Request::Choose { question: 4, key: '\n' })]);
     p.notice(Notice::Acknowledged(2));
     assert_eq!(p.line("/quit"), [Out::Send(Request::Quit)]);
@@ -256,7 +256,7 @@ fn lines_from_a_pipe_are_answered_before_it_ends() {
     assert_eq!(printed(&p.quiet()), "", "nobody is there to be prompted");
     p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
     let choices = Choice::all(&[('y', "yes"), ('n', "no")]);
-    let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
+    let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices, plan: None });
     assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: 'n' })));
     assert!(printed(&out).ends_with("No answer came, so: no.\n"), "{out:?}");
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), []);

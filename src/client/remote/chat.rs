@@ -210,7 +210,9 @@ pub(super) fn event(data: &str) -> Event {
     };
     // Some servers put their error into a list.
     let mut values = std::iter::once(&value).chain(value.as_array().into_iter().flatten());
-    if let Some(error) = values.find(|value| ERRORS.iter().any(|field| is_set(&value[*field])) || value["object"] == "error") {
+    if let Some(error) =
+        values.find(|value| ERRORS.iter().any(|field| is_set(&value[*field])) || value["object"] == "error")
+    {
         return failed(error);
     }
     if value["choices"].is_null() && value["usage"].is_null() {

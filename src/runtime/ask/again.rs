@@ -13,7 +13,7 @@ use super::super::{
 use super::THIS_QUESTION;
 use super::answer::Answer;
 use crate::config::commands::MOST_ANSWERS;
-use crate::core::transcript::{Finish, Message, MessageId, Role};
+use crate::core::transcript::{Message, MessageId, Role};
 use crate::engine::protocol::{MOST_TEMPERATURE, Sampling};
 
 pub(super) struct Again {
@@ -56,8 +56,8 @@ impl Verb {
             return refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})"));
         }
         let question = self.question_of(at)?;
-        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 && self.has_same_answer(question) {
-            self.info("At temperature 0 the answer will be the same. Try /regen temp=0.7.");
+        if temperature.unwrap_or(self.here.settings.sampling.temperature) == 0.0 {
+            self.info("At temperature 0 a complete answer is always the same. Try /regen temp=0.7.");
         }
         self.ready_to_write().await?;
         self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
@@ -86,12 +86,8 @@ impl Verb {
         loop {
             let started = Instant::now();
             let (rendered, plan) = self.plan_again(again).await?;
-            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
             let answer = self.new_answer(&rendered, self.sampling_again(again, made.len() as u64), started)?;
             made.push(self.write_answer(answer, plan, &rendered).await?);
-            if again.answered && self.engine.server().is_none() {
-                self.info(format!("Answered again: {shared} tokens shared, {read} read for the question."));
-            }
             if made.len() as u64 >= again.count || self.here.slot.stopped() {
                 return Ok(made);
             }
@@ -112,10 +108,6 @@ impl Verb {
         let answers = (0..again.count).map(answer).collect::<Done<Vec<Answer>>>()?;
         for answer in &answers {
             self.add_quietly(answer.message.clone())?;
-        }
-        if again.answered && self.engine.server().is_none() {
-            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
-            self.info(format!("{} answers: {shared} tokens shared, {read} read for the question.", answers.len()));
         }
         self.report(Notice::Several(answers.iter().map(|a| (a.message.id, a.message.meta.seed)).collect()));
         // No token has arrived yet.
@@ -145,6 +137,10 @@ impl Verb {
         self.show_session();
         let rendered = self.prompt(&self.here.tree.path())?;
         let plan = self.fitted(&rendered, State::plan_answer, THIS_QUESTION).await?;
+        if again.answered && self.engine.server().is_none() {
+            let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
+            self.info(format!("Answering again: {shared} tokens shared, {read} read for the question."));
+        }
         Ok((rendered, plan))
     }
 
@@ -180,16 +176,6 @@ impl State {
             Some(_) => refused("Only answers can be regenerated. /timeline shows the numbers."),
             None => refused("There is no answer to regenerate yet."),
         }
-    }
-
-    /// Whether this model has answered the question without drawing at random and without a stop.
-    fn has_same_answer(&self, question: MessageId) -> bool {
-        let model = self.engine.model().map(|m| &m.name);
-        let is_same = |m: &Message| {
-            let ended = !matches!(m.meta.finish, None | Some(Finish::Stopped | Finish::Failed));
-            ended && m.meta.seed.is_none() && m.meta.model.as_ref() == model
-        };
-        self.here.tree.children(Some(question)).iter().filter_map(|id| self.here.tree.get(*id)).any(is_same)
     }
 
     fn sampling_again(&self, again: &Again, i: u64) -> Sampling {

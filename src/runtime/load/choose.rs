@@ -1,22 +1,16 @@
 //! Whether a load fits and the user confirms it; removal of files from the plan.
 
 use super::super::verb::Answer;
-use super::super::{Attendance, Choice, Done, Notice, Plan, Rendered, RuntimeError, State, Verb, grouped};
+use super::super::{Attendance, Done, Plan, Rendered, RuntimeError, State, Verb, grouped};
 use super::Item;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{FileProgress, FileState, LoadPlan, PlanFile};
 use crate::text::TextError;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    Load,
-    Only(Vec<usize>),
-    Cancel,
-}
-
 /// Places of a load's documents in a plan: tokens, ends, and which of them are in kept state.
 pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Item>> {
+    // End of each message of the plan, and whether kept state has it.
     let mut ends: Vec<(MessageId, u64, bool)> = Vec::new();
     for (message, segment) in &plan.found {
         let end = plan.base.segments().iter().find(|s| s.id == *segment).map(|s| s.end_position());
@@ -31,14 +25,16 @@ pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> D
     let mut start = ends.iter().take_while(|(m, ..)| Some(*m) != first).last().map_or(0, |(_, end, _)| *end);
     let mut items = Vec::with_capacity(messages.len());
     for m in messages {
-        let Some((_, end, kept)) = ends.iter().find(|(id, ..)| *id == m.id) else {
+        let cut = rendered.cuts.iter().find(|cut| cut.message == m.id);
+        let Some(((_, end, kept), cut)) = ends.iter().find(|(id, ..)| *id == m.id).zip(cut) else {
             let shown = rendered.cuts.len();
             return Err(
                 TextError::Template(format!("it shows {shown} ends of turns, and not that of a document")).into()
             );
         };
-        let file = FileProgress { name: name_of(m), tokens: end - start, state: FileState::Waiting };
-        items.push(Item { file, end: *end, kept: *kept });
+        let state = if *kept { FileState::FromLibrary } else { FileState::Waiting };
+        let file = FileProgress { name: name_of(m), tokens: end - start, state };
+        items.push(Item { file, end: *end, text_end: cut.end, kept: *kept });
         start = *end;
     }
     Ok(items)
@@ -65,25 +61,28 @@ fn name_of(document: &Message) -> String {
 /// A load that the user may have to confirm.
 pub(super) struct Offer {
     plan: LoadPlan,
-    need: u64,
     /// Tokens to read, and tokens in the context after the load; `None` if the load is known not to fit.
     cost: Option<(u64, u64)>,
+}
+
+impl Offer {
+    fn need(&self) -> u64 {
+        self.plan.files.iter().map(|f| f.tokens).sum()
+    }
 }
 
 impl State {
     pub(super) fn load_offer(&self, items: &[Item], read: &Plan) -> Offer {
         let need: u64 = items.iter().map(|i| i.file.tokens).sum();
-        let before = read.total().saturating_sub(need);
         // A server keeps no state of documents.
         let here = self.engine.server().is_none();
         let file = |i: &Item| PlanFile { name: i.file.name.clone(), tokens: i.file.tokens, kept: i.kept && here };
-        let plan = self.load_plan(items.iter().map(file).collect(), before);
-        Offer { plan, need, cost: Some((read.to_read(), read.total())) }
+        let plan = self.load_plan(items.iter().map(file).collect(), read.total().saturating_sub(need));
+        Offer { plan, cost: Some((read.to_read(), read.total())) }
     }
 
     /// An offer of documents that do not fit and have no plan: files are counted one by one, each up to the limit.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
-        let limit = self.engine.info.context_limit;
         let tokenizer = self.engine.tokenizer();
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
@@ -93,15 +92,15 @@ impl State {
             };
             Ok(PlanFile { name: name_of(m), tokens, kept: false })
         };
-        let files: Vec<PlanFile> = match messages {
+        let files = match messages {
             // A single file that exceeds the empty context leaves no choice.
-            [m] if self.here.tree.is_empty() => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
+            [m] if self.here.tree.is_empty() => {
+                let tokens = self.engine.info.context_limit + 1;
+                vec![PlanFile { name: name_of(m), tokens, kept: false }]
+            }
             many => many.iter().map(file).collect::<Done<_>>()?,
         };
-        let counted: u64 = files.iter().map(|f| f.tokens).sum();
-        // In an empty context, the template's own tokens alone may exceed the limit.
-        let need = if self.here.tree.is_empty() { counted.max(limit + 1) } else { counted };
-        Ok(Offer { plan: self.load_plan(files, self.position()), need, cost: None })
+        Ok(Offer { plan: self.load_plan(files, self.position()), cost: None })
     }
 
     fn load_plan(&self, files: Vec<PlanFile>, before: u64) -> LoadPlan {
@@ -109,73 +108,69 @@ impl State {
         LoadPlan { files, free, reserve: self.reserve(), tokens_per_s: self.reading_speed }
     }
 
-    fn load_too_long(&self, Offer { plan, need, cost }: &Offer, messages: &[Message]) -> RuntimeError {
-        let what = match plan.files.as_slice() {
-            [one] => one.name.clone(),
-            many => format!("A load of {} files", many.len()),
+    fn load_too_long(&self, offer: &Offer, messages: &[Message]) -> RuntimeError {
+        let (what, file) = match messages {
+            [m] => (name_of(m), m.meta.document.as_ref().and_then(|d| d.path.as_deref())),
+            many => (format!("A load of {} files", many.len()), None),
         };
-        let file = match messages {
-            [m] => m.meta.document.as_ref().and_then(|d| d.path.as_deref()),
-            _ => None,
-        };
-        let limit = self.engine.info.context_limit;
+        let (limit, need) = (self.engine.info.context_limit, offer.need());
         // Without a plan, the count ended at the limit.
-        let known = cost.is_some() || *need <= limit;
-        self.too_long(&what, known.then_some(*need), limit.saturating_sub(plan.free), file.or(Some("PATH")))
+        let known = offer.cost.is_some() || need <= limit;
+        self.too_long(&what, known.then_some(need), limit.saturating_sub(offer.plan.free), file.or(Some("PATH")))
     }
 }
 
 impl Verb {
-    /// Asks about a load that is large or does not fit, unless its files were chosen with the totals in view. A single
-    /// file that does not fit is refused at once.
-    pub(super) async fn confirm_load(&mut self, offer: Offer, messages: &[Message], chosen: bool) -> Done<Decision> {
+    /// The files to load, all or some; `None`: the user cancels. Asks about a load that is large or does not fit, unless
+    /// its files were chosen with the totals in view. A single file that does not fit is refused at once.
+    pub(super) async fn confirm_load(
+        &mut self,
+        offer: Offer,
+        messages: &[Message],
+        chosen: bool,
+    ) -> Done<Option<Vec<usize>>> {
         let (files, free, reserve) = (offer.plan.files.len(), offer.plan.free, offer.plan.reserve);
         let fits = offer.cost.filter(|(_, total)| self.fits(total + reserve));
+        let need = grouped(offer.need());
         let Some((to_read, total)) = fits else {
             let too_long = self.load_too_long(&offer, messages);
             if files == 1 || self.attendance == Attendance::Absent {
                 return Err(too_long);
             }
-            let (need, left) = (grouped(offer.need), grouped(free.saturating_sub(reserve)));
+            let left = grouped(free.saturating_sub(reserve));
             let text = format!("{files} files need {need} tokens; {left} are left. Leave some out.");
-            return match self.ask_plan(text, offer.plan, None).await {
-                Decision::Cancel => Err(too_long),
-                decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
-            };
+            return self.ask_plan(text, offer.plan, None).await.map(Some).ok_or(too_long);
         };
         let limits = &self.options.config.load;
         if chosen || to_read <= limits.confirm_tokens && files as u64 <= limits.confirm_files {
-            return Ok(Decision::Load);
+            return Ok(Some((0..files).collect()));
         }
         let kept = match offer.plan.files.iter().filter(|f| f.kept).count() {
             0 => String::new(),
             n => format!(" ({n} from library)"),
         };
         let text = format!(
-            "{}, {} tokens{kept}{}, leaves {}.",
+            "{}, {need} tokens{kept}{}, leaves {}.",
             counted(files as u64, "file"),
-            grouped(offer.need),
             self.about(to_read),
             grouped(self.engine.info.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
             return Ok(self.ask_plan(text, offer.plan, Some("load")).await);
         }
-        Ok(if self.confirm(text, "load").await { Decision::Load } else { Decision::Cancel })
+        Ok(self.confirm(text, "load").await.then(|| (0..files).collect()))
     }
 
     /// Shows the plan. `load` is the label for a load of all files, if that is possible.
-    async fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
-        let files = plan.files.len();
+    async fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Option<Vec<usize>> {
+        let files = 0..plan.files.len();
         let choices = load.map(|label| ('\n', label)).into_iter().chain([('e', "choose files"), ('\x1b', "cancel")]);
-        let choices = Choice::all(&choices.collect::<Vec<_>>());
-        match self.put(|id| Notice::Plan { id, text, choices, plan }).await {
-            Some(Answer::Key('\n')) if load.is_some() => Decision::Load,
-            Some(Answer::Files(picked)) => {
-                let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
-                if picked.is_empty() { Decision::Cancel } else { Decision::Only(picked) }
+        match self.put(text, &choices.collect::<Vec<_>>(), Some(plan)).await? {
+            Answer::Key('\n') if load.is_some() => Some(files.collect()),
+            Answer::Files(picked) => {
+                Some(files.filter(|i| picked.contains(i)).collect()).filter(|f: &Vec<_>| !f.is_empty())
             }
-            Some(Answer::Key(_)) | None => Decision::Cancel,
+            Answer::Key(_) => None,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Progress of a load, and a stop inside a document: the user decides how to continue, and the part that was read is
 //! kept.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use super::super::executor::Progress;
-use super::super::{Activity, Attendance, Done, PrefillStats, Rendered, Sink, State, Verb, grouped, per_second};
+use super::super::{Activity, Attendance, Done, PrefillStats, Rendered, Sink, State, Step, Verb, grouped, per_second};
 use super::{Item, Load};
 use crate::core::counted;
 use crate::runtime::protocol::{FileState, ReadingProgress};
@@ -14,42 +14,63 @@ impl Load {
         self.items.first().map_or(0, Item::start)
     }
 
-    fn seconds(&self) -> f64 {
-        self.started.map_or(0.0, |at| at.elapsed().as_secs_f64())
+    fn current(&mut self) -> Option<&mut Item> {
+        self.items.get_mut(self.added.checked_sub(1)?)
     }
 
-    pub(super) fn shown(&self, position: u64) -> Activity {
-        self.show(position, 0, Duration::ZERO)
+    /// Adds the first `count` documents to the conversation, as far as they are not in it yet.
+    pub(super) fn add(&mut self, state: &mut State, count: usize) -> Done {
+        while let Some(message) = self.messages.get(self.added).filter(|_| self.added < count) {
+            state.add_one_of_many(message.clone())?;
+            (self.added, self.since) = (self.added + 1, Instant::now());
+        }
+        Ok(())
     }
 
-    /// The speed is the average over the whole load, so that the estimated time left does not jump.
-    fn show(&self, position: u64, more: u64, elapsed: Duration) -> Activity {
+    fn shown(&self, position: u64, tokens_per_s: f64) -> Activity {
         Activity::Reading(ReadingProgress {
             files: self.items.iter().map(|item| item.file.clone()).collect(),
             done: position.saturating_sub(self.begun()),
             total: self.total,
-            tokens_per_s: per_second(self.read + more, self.reading + elapsed),
-            elapsed_ms: self.seconds() * 1000.0,
+            tokens_per_s,
+            elapsed_ms: self.started.elapsed().as_secs_f64() * 1000.0,
             left_after: self.left_after,
         })
     }
 }
 
 impl Sink<Verb> for Load {
-    fn reading(&mut self, state: &mut Verb, progress: Progress) -> bool {
-        let Progress { done, position, elapsed, .. } = progress;
-        if let Some(item) = self.items.get_mut(self.at) {
+    fn begins(&mut self, state: &mut Verb, step: &Step) -> Done {
+        let whole = self.items.iter().take_while(|item| item.text_end < step.text_end).count();
+        self.add(state, whole + 1)
+    }
+
+    fn reading(&mut self, state: &mut Verb, Progress { done, position, elapsed, .. }: Progress) -> bool {
+        if let Some(item) = self.current() {
             item.file.state = FileState::Reading(position.saturating_sub(item.start()));
         }
-        state.working(self.show(position, done, elapsed));
+        state.working(self.shown(position, per_second(done, elapsed)));
         true
+    }
+
+    fn ended(&mut self, state: &mut Verb, step: &Step, stats: &PrefillStats) {
+        let Some(id) = step.message else { return };
+        let (read, ms) = (stats.read - self.read, stats.prefill_ms - self.ms);
+        (self.read, self.ms) = (stats.read, stats.prefill_ms);
+        state.document_read(id, Some((read, ms)));
+        let seconds = self.since.elapsed().as_secs_f64();
+        if let Some(item) = self.current().filter(|item| item.text_end == step.text_end) {
+            item.file.state = FileState::Done(seconds);
+        }
+        let (position, speed) = (state.here.slot.live.position(), state.here.meters.prefill_tokens_per_s);
+        state.working(self.shown(position, speed));
     }
 }
 
 impl State {
     pub(super) fn say_loaded(&mut self, load: &Load) {
         let kept: u64 = load.items.iter().filter(|i| i.kept).map(|i| i.file.tokens).sum();
-        let seconds = load.seconds();
+        let seconds = load.started.elapsed().as_secs_f64();
         let what = match load.items.as_slice() {
             [one] => one.file.name.clone(),
             many => counted(many.len() as u64, "file"),
@@ -72,7 +93,7 @@ impl Verb {
         // The state may be lost while the question waits.
         let upto = self.here.slot.live.text_bytes();
         let done = self.here.slot.live.position().saturating_sub(load.begun()).min(load.total);
-        let name = load.items.get(load.at).map_or("", |i| i.file.name.as_str());
+        let name = load.current().map_or(String::new(), |item| item.file.name.clone());
         let (done, total) = (grouped(done), grouped(load.total));
         let text = format!("Stopped at {done} of {total} tokens, inside {name}. What is read stays read.");
         let choices = [('1', "continue"), ('\x1b', "keep what is read")];
@@ -83,21 +104,21 @@ impl Verb {
         // The following work can be stopped again.
         self.here.slot.begin();
         if goes_on {
-            let shown = load.shown(self.here.slot.live.position());
+            let shown = load.shown(self.here.slot.live.position(), self.here.meters.prefill_tokens_per_s);
             self.activity(shown);
             return Ok(true);
         }
-        self.keep_part(load, rendered, upto).await?;
+        self.keep_part(rendered, upto).await?;
         self.report_meters();
         Ok(false)
     }
 
     /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. `upto`: bytes
     /// of the rendered text that were read.
-    async fn keep_part(&mut self, load: &mut Load, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
+    async fn keep_part(&mut self, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
         // After the load began again, this document is the last one that was added, wherever the reading is.
-        if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let text = self.engine.renderer.read_part(rendered, message, upto).unwrap_or_default();
+        if let Some(mut message) = self.here.tree.path().into_iter().rfind(|m| m.is_half_read()).cloned() {
+            let text = self.engine.renderer.read_part(rendered, &message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {
                 self.move_head(message.parent)?;
@@ -111,7 +132,7 @@ impl Verb {
                     info.tokens = self.engine.tokenizer().encode_plain(&text)?.len() as u64;
                 }
                 message.text = text;
-                self.amend(message);
+                self.amend(&message);
                 let lines = grouped(lines);
                 self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
             }

@@ -82,10 +82,8 @@ pub struct DocumentRow {
     pub position: Option<u64>,
     pub lines: u64,
     pub complete: bool,
-    pub hash: String,
     pub kept: bool,
     pub bytes: u64,
-    pub used_ms: i64,
 }
 
 impl DocumentRow {
@@ -170,7 +168,6 @@ pub struct Stretch {
 pub struct ContextMap {
     pub stretches: Vec<Stretch>,
     pub used: u64,
-    pub limit: u64,
     /// Tokens of a block; 0 if no attention is recorded.
     pub block_tokens: u32,
     /// Blocks with ten-thousandths, as [`crate::core::transcript::Sources::blocks`].
@@ -289,8 +286,7 @@ pub enum FileState {
     Reading(u64),
     /// Seconds of reading.
     Done(f64),
-    /// Seconds of restoring kept state.
-    FromLibrary(f64),
+    FromLibrary,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -58,7 +58,7 @@ impl State {
         let absent = self.attendance == Attendance::Absent;
         let Conversation { session, lock, .. } = std::mem::take(&mut *self.here);
         let State { disk, out, looking, .. } = *self;
-        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), !disk.discard);
+        let (id, lasts) = (session.id, !disk.discard);
         let store = Arc::clone(&disk.store);
         let shown = matches!(disk.shown, SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
@@ -75,19 +75,24 @@ impl State {
         {
             out.report(Notice::Save(SaveState::TextOnly(why.clone())));
         }
-        let (farewell, unsaved) = match (name, closed) {
+        let (farewell, unsaved) = match closed {
             _ if !lasts => (None, None),
-            (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
-            (Some(name), Ok(lost)) => {
+            Ok(lost) => {
+                let why = lost.map(|why| why.trim_end_matches('.').to_owned());
+                let kept = why.map(|why| format!("Text is saved, not all state is kept: {why}."));
                 // Another terminal may have taken the name first.
-                let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
-                let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
-                (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
+                let name = id.map(|id| store.session(id).map_or(session.name, |record| record.name));
+                let back = name.map(|name| {
+                    let kept = kept.as_deref().unwrap_or("Saved.");
+                    format!("{kept} Come back with: sala-chat -r {}", shell_word(&name))
+                });
+                (back.or(kept), None)
             }
-            (name, Err(e)) => {
-                let unsaved =
-                    Unsaved { reason: e.reason.clone(), exit: if e.disk { Exit::Disk } else { Exit::Unreadable } };
-                (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
+            Err(e) => {
+                let what =
+                    id.map_or_else(|| "What was done".to_owned(), |_| format!("Not all of \"{}\"", session.name));
+                let exit = if e.disk { Exit::Disk } else { Exit::Unreadable };
+                (Some(format!("{what} could not be saved: {}", e.reason)), Some(Unsaved { reason: e.reason, exit }))
             }
         };
         out.report(Notice::Bye { farewell, unsaved });
@@ -116,27 +121,5 @@ impl Verb {
                 done
             }
         }
-    }
-}
-
-fn lost(session: Option<&str>, why: &str) -> String {
-    match session {
-        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
-        None => format!("What was done could not be saved: {why}"),
-    }
-}
-
-fn not_kept(why: &str) -> String {
-    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_names_what_is_not_on_disk() {
-        assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
-        assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
     }
 }

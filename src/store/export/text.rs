@@ -227,7 +227,6 @@ fn title(m: &Message) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use proptest::prelude::*;
     use pulldown_cmark::{Event, HeadingLevel, Parser, Tag};

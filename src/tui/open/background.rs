@@ -40,7 +40,7 @@ pub(in super::super) fn background(app: &mut App, serial: u64, notice: Notice) -
                 away.transcript.close_open();
             }
         }
-        Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
+        Notice::Question { .. } => away.mark = Mark::Asks,
         Notice::Input { text, editing } => {
             match &mut away.refused {
                 // Separate from the cut buffer, which another session may overwrite.

@@ -1,6 +1,6 @@
 //! Going from one session to another. Queued lines stay in their session and are sent once it is on screen again.
 
-use super::super::acts::{HINT_MS, LONG_HINT_MS, hint, note, offer, send};
+use super::super::acts::{HINT_MS, LONG_HINT_MS, hint, may_lead, note, offer, send};
 use super::super::composer::Composer;
 use super::super::keys::Action;
 use super::super::{App, drafts};
@@ -56,16 +56,9 @@ pub(in super::super) fn go(app: &mut App, number: Option<u32>) {
     if place == app.open.at {
         return;
     }
-    if app.has_work() {
-        let text = match app.activity {
-            Activity::Starting { .. } => "The model is still loading; switch sessions when it is ready",
-            _ if app.answers_elsewhere() => "",
-            _ if app.busy() => "Busy: stop first (Esc), then go to another session",
-            _ => "Answer the question first, then go to another session",
-        };
-        if !text.is_empty() {
-            return hint(app, text, HINT_MS);
-        }
+    let starts = matches!(app.activity, Activity::Starting { .. });
+    if app.has_work() && (starts || !app.answers_elsewhere()) && !may_lead(app) {
+        return;
     }
     app.popup = None;
     leave(app, Request::Switch(serial));

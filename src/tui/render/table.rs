@@ -3,7 +3,6 @@
 use pulldown_cmark::{Alignment, Event, Tag};
 
 use super::super::cells::width;
-use super::super::options::Glyphs;
 use super::super::rows::{Face, Role, Span};
 use super::super::wrap::{Piece, wrap};
 use super::inline::Inline;
@@ -38,10 +37,8 @@ impl Writer<'_> {
     }
 
     fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], aligned: &[Alignment], at: usize) {
-        let (bar, dash, [left, cross, right]) = match self.style.glyphs {
-            Glyphs::Ascii => ("|", "-", ["|"; 3]),
-            Glyphs::Unicode => ("│", "─", ["├", "┼", "┤"]),
-        };
+        let (bar, dash, [left, cross, right]) =
+            self.style.glyphs.pick(("│", "─", ["├", "┼", "┤"]), ("|", "-", ["|"; 3]));
         let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
         for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
             let mut row = vec![Span::new(bar, Role::Rule)];

@@ -1,5 +1,9 @@
 //! Position of the view of the transcript, its movement, the visible rows, and search.
 
+use std::ops::Range;
+
+use fancy_regex::{Regex, escape};
+
 use super::{Scroll, Transcript};
 use crate::tui::entry::{Look, Part};
 
@@ -145,55 +149,29 @@ pub struct Hit {
     pub source: usize,
 }
 
-/// Byte ranges of `query` in `text`. Lower case in the query matches both cases.
-pub fn ranges(text: &str, query: &str) -> Vec<std::ops::Range<usize>> {
-    let exact = query.chars().any(char::is_uppercase);
-    let wanted: Vec<char> = match exact {
-        true => query.chars().collect(),
-        false => query.chars().flat_map(char::to_lowercase).collect(),
-    };
-    let mut found = Vec::new();
-    let Some(first) = wanted.first().copied() else { return found };
-    let mut next = 0;
-    for (at, c) in text.char_indices() {
-        if at < next || !(c == first || !exact && c.to_lowercase().next() == Some(first)) {
-            continue;
-        }
-        if let Some(len) = begins(&text[at..], &wanted, exact) {
-            next = at + len;
-            found.push(at..next);
-        }
-    }
-    found
+/// What finds a query; `None` for an empty one. Lower case in the query matches both cases.
+pub fn finder(query: &str) -> Option<Regex> {
+    let case = if query.chars().any(char::is_uppercase) { "" } else { "(?i)" };
+    Regex::new(&format!("{case}{}", escape(query))).ok().filter(|_| !query.is_empty())
 }
 
-fn begins(text: &str, wanted: &[char], exact: bool) -> Option<usize> {
-    let mut wanted = wanted.iter();
-    let mut end = 0;
-    for (at, c) in text.char_indices() {
-        if wanted.len() == 0 {
-            return Some(at);
-        }
-        let same = if exact { wanted.next() == Some(&c) } else { c.to_lowercase().all(|l| wanted.next() == Some(&l)) };
-        if !same {
-            return None;
-        }
-        end = at + c.len_utf8();
-    }
-    (wanted.len() == 0).then_some(end)
+/// Byte ranges in `text`.
+pub fn ranges(finder: &Regex, text: &str) -> impl Iterator<Item = Range<usize>> {
+    finder.find_iter(text).filter_map(Result::ok).map(|found| found.range())
 }
 
 impl Transcript {
     pub fn hits(&self, query: &str) -> Vec<Hit> {
-        let mut hits = Vec::new();
-        for (entry, e) in self.entries.iter().enumerate() {
-            for (part, text) in e.texts(self.look.think) {
-                let room = HITS - hits.len();
-                let ranges = ranges(text, query).into_iter().take(room);
-                hits.extend(ranges.map(|r| Hit { entry, part, source: r.start }));
-            }
-        }
-        hits
+        let Some(finder) = finder(query) else { return Vec::new() };
+        let texts = self
+            .entries
+            .iter()
+            .enumerate()
+            .flat_map(|(entry, e)| e.texts(self.look.think).map(move |(part, text)| (entry, part, text)));
+        let hits = texts.flat_map(|(entry, part, text)| {
+            ranges(&finder, text).map(move |range| Hit { entry, part, source: range.start })
+        });
+        hits.take(HITS).collect()
     }
 
     pub fn row_of_hit(&self, hit: Hit) -> Option<usize> {
@@ -229,17 +207,16 @@ impl Transcript {
 
 #[cfg(test)]
 mod tests {
-    use super::ranges;
-
     #[test]
     fn small_letters_find_both_and_capitals_only_themselves() {
-        assert_eq!(ranges("Peace and peace", "peace"), [0..5, 10..15]);
-        assert_eq!(ranges("Peace and peace", "Peace").as_slice(), std::slice::from_ref(&(0..5)));
-        assert_eq!(ranges("ÄÖ äö", "äö"), [0..4, 5..9]);
-        assert_eq!(ranges("aaa", "aa").as_slice(), std::slice::from_ref(&(0..2)));
-        assert_eq!(ranges("日本語の本", "本"), [3..6, 12..15]);
-        assert!(ranges("text", "").is_empty());
-        // The lower case of this letter has two characters; both match.
-        assert_eq!(ranges("İx", "i\u{307}x").as_slice(), std::slice::from_ref(&(0..3)));
+        let found =
+            |text: &str, query: &str| -> Vec<_> { super::ranges(&super::finder(query).unwrap(), text).collect() };
+        assert_eq!(found("Peace and peace", "peace"), [0..5, 10..15]);
+        assert_eq!(found("Peace and peace", "Peace").as_slice(), std::slice::from_ref(&(0..5)));
+        assert_eq!(found("ÄÖ äö", "äö"), [0..4, 5..9]);
+        assert_eq!(found("aaa", "aa").as_slice(), std::slice::from_ref(&(0..2)));
+        assert_eq!(found("日本語の本", "本"), [3..6, 12..15]);
+        assert_eq!(found("a.b* aab", "a.b*").as_slice(), std::slice::from_ref(&(0..4)));
+        assert!(super::finder("").is_none());
     }
 }

@@ -70,7 +70,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         passive => (passive, None),
     };
     let below = if app.overlay.is_some() { 0 } else { regions.below_question };
-    let rows = |question: &Question| question.rows(usize::from(app.size.0), regions.overlay.height);
+    let rows = |question: &Question| question.rows(usize::from(app.size.0));
     if let Some(question) = passive {
         question::draw(&rows(question), &mut painter, regions.overlay, below);
     }

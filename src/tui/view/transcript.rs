@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 use crate::core::percent;
 use crate::runtime::protocol::{Activity, FileState, ReadingProgress};
 use crate::tui::App;
-use crate::tui::cells::{fit, width};
+use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
 use crate::tui::greeting::greeting;
 use crate::tui::keys::Action;
@@ -14,7 +14,7 @@ use crate::tui::lists::first_row;
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{duration, seconds_left};
-use crate::tui::transcript::{Transcript, ranges};
+use crate::tui::transcript::{Transcript, finder, ranges};
 
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let greeting = greeting(app);
@@ -28,6 +28,8 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
 pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
     let window = text.window();
     let bar = painter.bar();
+    let find = app.and_then(|app| app.open.find.as_ref());
+    let find = find.and_then(|find| Some((find, finder(&find.query)?)));
     for (line, (entry, row)) in window.iter().enumerate() {
         let Ok(line) = u16::try_from(first + line) else { break };
         let Some(e) = text.entries().get(*entry) else { continue };
@@ -45,12 +47,12 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
             } else {
                 painter.row(area, line, x, shown.row);
             }
-            if let Some(find) = app.and_then(|app| app.open.find.as_ref()) {
+            if let Some((find, finder)) = &find {
                 let here = find.here().filter(|h| h.entry == *entry);
                 let here = here.and_then(|h| text.row_of_hit(h)) == Some(*row);
                 let found = shown.row.text();
                 let x = x + if shown.thought { 2 } else { 0 };
-                for range in ranges(&found, &find.query) {
+                for range in ranges(finder, &found) {
                     let cells = |text: &str| u16::try_from(width(text)).unwrap_or(u16::MAX);
                     let role = if here { Role::Selected } else { Role::Match };
                     let from = x.saturating_add(cells(&found[..range.start]));
@@ -90,7 +92,7 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
 /// The page shown while documents are read: one line per file, totals, the effect of a stop.
 pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Activity::Reading(r) = &app.activity else { return };
-    let finished = r.files.iter().filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary(_))).count();
+    let finished = r.files.iter().filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary)).count();
     let title = match r.files.as_slice() {
         [one] => format!(" Loading {}  ({} tokens)", one.name, grouped(r.total)),
         files => format!(
@@ -120,7 +122,7 @@ pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
         match &file.state {
             FileState::Waiting => spans.push(Span::new("waiting", Role::Dim)),
             FileState::Done(s) => spans.push(Span::new(format!("done   {s:.1} s"), Role::Quote)),
-            FileState::FromLibrary(s) => spans.push(Span::new(format!("done   from library, {s:.1} s"), Role::Quote)),
+            FileState::FromLibrary => spans.push(Span::new("done   from library", Role::Quote)),
             FileState::Reading(done) => {
                 let share = *done as f64 / file.tokens.max(1) as f64;
                 spans.push(Span::new(painter.meter(16, share), Role::Key));
@@ -141,15 +143,10 @@ pub(super) fn reading(app: &App, painter: &mut Painter<'_>, area: Rect) {
 fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, parallel: bool) {
     let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
-    let mut text =
-        format!("   total  {} / {}   {}%{left}", grouped(r.done), grouped(r.total), percent(r.done, r.total),);
-    let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
-    for more in [elapsed, speed] {
-        if width(&text) + width(&more) <= usize::from(area.width) {
-            text.push_str(&more);
-        }
-    }
-    painter.text(area, line, &text, Role::Text);
+    let (done, total, share) = (grouped(r.done), grouped(r.total), percent(r.done, r.total));
+    let elapsed = duration(r.elapsed_ms / 1e3);
+    let text = format!("   total  {done} / {total}   {share}%{left}   elapsed {elapsed}{speed}");
+    painter.text(area, line, &ellipsis(&text, usize::from(area.width)), Role::Text);
     let room = format!("   Space left after loading: about {} tokens.", grouped(r.left_after));
     painter.text(area, line + 2, &room, Role::Dim);
     painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);

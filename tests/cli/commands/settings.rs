@@ -1,6 +1,5 @@
 //! Settings: shown, checked, changed; presets.
 
-
 use super::{Home, err, out};
 
 #[test]

@@ -71,7 +71,7 @@ fn going_back_from_a_stopped_load_works_without_the_server() {
     server.kill();
     chat.note_with("has ended");
     chat.send(Request::Undo(1));
-    chat.note_with("Went back one exchange to the beginning");
+    chat.note_with("Went back 1 exchange to the beginning");
     chat.sync();
     assert!(chat.view().messages.is_empty(), "{:?}", chat.view().messages);
     chat.quit();
@@ -166,7 +166,7 @@ fn a_restarted_load_reads_nothing_after_a_stop() {
     chat.send(Request::Choose { question: question_id, key: '\x1b' });
     chat.note_with("Continuing from there reads ");
     chat.send(Request::Undo(9));
-    chat.note_with("Went back one exchange to the beginning");
+    chat.note_with("Went back 1 exchange to the beginning");
     chat.sync();
     assert!(chat.view().messages.is_empty(), "{:?}", chat.view().messages);
     chat.quit();

@@ -77,7 +77,7 @@ fn a_document_of_the_library_is_loaded_by_name_without_reading() {
     assert!(t.note(by_name("plain.tx")).contains("Did you mean plain.txt?"));
     assert!(t.note(Request::Library(LibraryAction::Remove("plain.tx".into()))).contains("Did you mean plain.txt?"));
     t.send(Request::Library(LibraryAction::Remove("plain.txt".into())));
-    t.note_with("Removed plain.txt from the library; sessions still use the state, so nothing was freed.");
+    t.note_with("Removed plain.txt from the library (0 B). Sessions keep what they use.");
     assert_eq!(names(&t), ["bare.txt", "odd name.md"]);
     assert!(t.note(by_name("plain.txt")).contains("No document plain.txt in the library."));
     t.quit();

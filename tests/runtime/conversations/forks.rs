@@ -28,7 +28,7 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     t.sync();
     assert_eq!((t.view().messages.len(), t.view().tree.timeline.len()), (0, 2));
     t.send(Request::Redo(2));
-    t.note_with("Went forward 2 exchanges to #4: ");
+    t.note_with("Went forward to #4: ");
     t.note(Request::Undo(2));
     t.quit();
 

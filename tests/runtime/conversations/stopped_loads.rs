@@ -199,7 +199,7 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     let note = t.note_with("Kept what was read");
     assert!(note.ends_with(" /undo takes it back."), "{note}");
     t.send(Request::Undo(1));
-    let note = t.note_with("Went back one exchange to the beginning");
+    let note = t.note_with("Went back 1 exchange to the beginning");
     assert!(note.contains(": 0 tokens shared, 0 read again"), "{note}");
     assert!(note.ends_with(" /redo takes it back."), "{note}");
     t.sync();
@@ -212,7 +212,7 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     let part = t.view().messages[0].clone();
     assert!(!part.text.is_empty() && part.text.len() < 200 * 33, "{}", part.text.len());
     t.send(Request::Undo(1));
-    t.note_with("Went back one exchange");
+    t.note_with("Went back 1 exchange");
     t.sync();
     assert_eq!(t.work().0, 0);
     t.on_disk();

@@ -110,7 +110,7 @@ fn a_session_with_pruned_state_reports_it_and_counts_only_reads() {
     support::store(&dir.path().join("data")).drop_all_state(&[]).unwrap();
     t.send(Request::Resume(name.clone()));
     let (id, text) = question(&mut t);
-    assert!(text.starts_with("Kept state cannot be used: it was pruned. The model must read"), "{text}");
+    assert!(text.starts_with("State cannot be used: it was pruned. The model must read"), "{text}");
     assert_eq!(used(&t), 0);
     t.send(Request::Choose { question: id, key: '\x1b' });
     may_not_write(&mut t);
@@ -161,7 +161,7 @@ fn undone_to_its_beginning(system: Option<String>) {
     });
     assert_eq!(counted, ["0 of 4"]);
     t.send(Request::Redo(2));
-    t.note_with(&format!("Went forward 2 exchanges to #{}", 4 + above));
+    t.note_with(&format!("Went forward to #{}", 4 + above));
     // An empty session has nothing to return to.
     t.send(Request::New(None));
     t.note_with("New session.");

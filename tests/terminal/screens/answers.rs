@@ -213,8 +213,8 @@ fn every_greeting_line_is_whole_with_notes() {
     for n in 0..8 {
         s.notify(Notice::Note(Level::Warn, format!("Note {n}.")));
         let screen = s.screen();
-        if screen.contains("Type a question, or /load a document") {
-            assert!(screen.contains("ask about it. /help lists commands."), "{screen}");
+        if screen.contains("Type a question, or /load FILE") {
+            assert!(screen.contains("/help lists commands."), "{screen}");
             short += 1;
         }
     }

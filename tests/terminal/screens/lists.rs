@@ -37,6 +37,7 @@ fn question_keys_answer_the_runtime_and_esc_takes_the_last() {
         id,
         text: "Read?".into(),
         choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
+        plan: None,
     };
     s.notify(ask(1)).notify(ask(2)).notify(ask(3));
     s.press("tab enter V esc");
@@ -50,6 +51,7 @@ fn a_letter_that_is_no_choice_starts_a_line() {
         id,
         text: "What now?".into(),
         choices: choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).into() }).collect(),
+        plan: None,
     };
     // Each letter at a screen with the question.
     let write = |s: &mut Stage, text: &str| {
@@ -102,6 +104,7 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
             Choice { key: '2', label: "go back".into() },
             Choice { key: '\x1b', label: "keep what is read".into() },
         ],
+        plan: None,
     };
     let choose = |question, key| Request::Choose { question, key };
 
@@ -154,6 +157,7 @@ fn a_second_stop_does_not_answer_how_to_go_on() {
             id: 1,
             text: "Stopped.".into(),
             choices: vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "keep".into() }],
+            plan: None,
         });
         s.press(key);
         assert_eq!(s.sent(), [Request::Stop]);
@@ -212,7 +216,7 @@ fn a_search_result_is_shown_only_in_its_own_session() {
     s.notify(found()).press("enter");
     assert_eq!(s.sent(), [Request::Resume("mail".into())]);
     let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    s.notify(Notice::Question { id: 1, text: "mail is in use.".into(), choices }).press("esc");
+    s.notify(Notice::Question { id: 1, text: "mail is in use.".into(), choices, plan: None }).press("esc");
     assert_eq!(s.sent(), [Request::Choose { question: 1, key: '\x1b' }]);
     // What is shown of the open session later, as after an undo, has nothing to do with it.
     s.notify(Notice::Activity(Activity::Idle)).notify(Notice::Session(conversation()));

@@ -233,11 +233,11 @@ fn help_is_a_page() {
 pub fn plan(free: u64) -> Notice {
     let choice = |key, label: &str| Choice { key, label: label.into() };
     let file = |name: &str, tokens, kept| PlanFile { name: name.into(), tokens, kept };
-    Notice::Plan {
+    Notice::Question {
         id: 1,
         text: "5 files, 512,881 tokens, about 0:55, leaves 535,695.".into(),
         choices: vec![choice('\n', "load"), choice('e', "choose files"), choice('\x1b', "cancel")],
-        plan: LoadPlan {
+        plan: Some(LoadPlan {
             files: vec![
                 file("dossier/01-contract.pdf", 38_112, true),
                 file("dossier/02-annexes.pdf", 51_904, false),
@@ -248,7 +248,7 @@ pub fn plan(free: u64) -> Notice {
             free,
             reserve: 4_096,
             tokens_per_s: 8_630.0,
-        },
+        }),
     }
 }
 
@@ -285,6 +285,7 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
             choice('2', "Natasha does, at Princess Marya's, without saying it"),
             choice('\x1b', "keep the last; /branch shows the others"),
         ],
+        plan: None,
     });
     picture("question_rows_80x24", &mut s);
 }

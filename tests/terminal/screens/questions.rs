@@ -9,7 +9,7 @@ use super::stage::*;
 /// A question of the runtime.
 fn question(id: u64, choices: &[(char, &str)]) -> Notice {
     let choices = choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).into() }).collect();
-    Notice::Question { id, text: "What now?".into(), choices }
+    Notice::Question { id, text: "What now?".into(), choices, plan: None }
 }
 
 /// Of a load that was stopped.

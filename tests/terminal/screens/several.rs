@@ -109,7 +109,7 @@ fn question_at_a_line(s: &mut Stage, sequences: u32) {
     s.notify(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).notify(Notice::Session(opened(1)));
     let choices = [('1', "continue"), ('\x1b', "keep what is read")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
-    s.type_text("Who is").notify(Notice::Question { id: 7, text: "Stopped.".into(), choices });
+    s.type_text("Who is").notify(Notice::Question { id: 7, text: "Stopped.".into(), choices, plan: None });
     s.type_text(" Ann?");
 }
 

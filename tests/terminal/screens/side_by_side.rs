@@ -37,6 +37,7 @@ fn answers_side_by_side() {
                 choice('3', ""),
                 choice('\x1b', "keep the last; /branch shows the others"),
             ],
+            plan: None,
         });
         let screen = s.screen();
         assert!(
@@ -82,7 +83,7 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, String::new())).collect();
     choices.push(choice('\x1b', "keep the last; /branch shows the others".into()));
     s.notify(Notice::Activity(Activity::Idle));
-    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices, plan: None });
     s.sent();
     let screen = s.screen();
     let keys = screen.split("Which answer continues the conversation?").nth(1).unwrap().split("Esc").next().unwrap();
@@ -138,7 +139,7 @@ fn choice_of(s: &mut Stage, n: i64) {
     let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: String::new() }).collect();
     choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
     s.notify(Notice::Activity(Activity::Idle));
-    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices, plan: None });
 }
 
 /// Whether all answers are in sight.
@@ -171,7 +172,7 @@ fn typing_continues_below_side_by_side_answers() {
     s.notify(Notice::Activity(Activity::Idle));
     let choices = [('1', "one"), ('2', "two"), ('\x1b', "keep the last")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
-    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices });
+    s.notify(Notice::Question { id: 7, text: "Which answer continues the conversation?".into(), choices, plan: None });
     s.sent();
     s.event(Event::Frame).type_text(" 1 2");
     assert_eq!((s.sent(), s.app.open.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
@@ -189,6 +190,7 @@ fn a_line_sent_during_the_choice_of_an_answer_waits() {
         id: 7,
         text: "Which goes on?".into(),
         choices,
+        plan: None,
     });
     s.sent();
     s.event(Event::Frame).type_text("typed while choosing").press("enter");
@@ -201,7 +203,7 @@ fn a_line_sent_during_the_choice_of_an_answer_waits() {
     s.notify(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)]))
         .notify(Notice::Activity(Activity::Idle));
     let choices = vec![Choice { key: '1', label: String::new() }];
-    s.notify(Notice::Question { id: 8, text: "Which goes on?".into(), choices });
+    s.notify(Notice::Question { id: 8, text: "Which goes on?".into(), choices, plan: None });
     s.event(Event::Frame).type_text("/new").press("enter");
     assert_eq!(s.sent(), [Request::New(None)]);
 }

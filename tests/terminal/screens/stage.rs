@@ -296,7 +296,6 @@ pub fn context_map() -> ContextMap {
             stretch(585_442, 612_204, Place::Turn, 4, "Who tells Pierre that"),
         ],
         used: 612_204,
-        limit: 1_048_576,
         block_tokens: 64,
         looked: looked().blocks,
         passages: looked().passages,
@@ -359,10 +358,8 @@ pub fn documents() -> Vec<sala_chat::runtime::protocol::DocumentRow> {
         position: Some(position),
         lines: tokens / 12,
         complete: true,
-        hash: "ab12cd".into(),
         kept,
         bytes: tokens * 9_000,
-        used_ms: TIME,
     };
     vec![row("war.txt", 581_330, 12, true), row("notes.md", 4_112, 581_342, false)]
 }

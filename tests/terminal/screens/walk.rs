@@ -212,7 +212,8 @@ fn sessions_are_renamed_pinned_deleted_sorted_and_filtered_in_their_list() {
         s.type_text("war").press("delete");
         assert_eq!(s.sent(), [Request::Delete(Some("war-and-peace".into()))]);
         let choices = [('y', "delete"), ('n', "keep")].map(|(key, label)| Choice { key, label: label.into() });
-        s.notify(Notice::Question { id: 1, text: "Delete it?".into(), choices: choices.to_vec() }).press("y");
+        s.notify(Notice::Question { id: 1, text: "Delete it?".into(), choices: choices.to_vec(), plan: None })
+            .press("y");
         assert_eq!(s.sent(), [Request::Choose { question: 1, key: 'y' }]);
         s.notify(Notice::Note(Level::Info, "It is in the trash.".into())).notify(Notice::Activity(Activity::Idle));
         assert_eq!(s.sent(), [Request::Sessions]);
@@ -290,9 +291,9 @@ fn a_question_that_is_left_without_an_answer_is_named() {
     s.notify(Notice::Session(opened(1))).effects.clear();
     s.type_text("/resume mail").press("enter");
     let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-    s.notify(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices });
+    s.notify(Notice::Question { id: 1, text: "\"mail\" is in use.".into(), choices, plan: None });
     s.press("alt-2");
-    assert!(s.screen().contains("Answer the question first, then go to another session"), "{}", s.screen());
+    assert!(s.screen().contains("Answer the question first"), "{}", s.screen());
     s.type_text("hello").press("esc esc ctrl-u").type_text("/new").press("enter");
     s.notify(Notice::Session(opened(3)));
     let screen = s.screen();
