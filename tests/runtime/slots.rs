@@ -3,7 +3,6 @@
 use crate::support;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::config::settings::SaveStates;
@@ -13,7 +12,7 @@ use sala_chat::runtime::protocol::{
     Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
 };
 use sala_chat::store::{Limits, RealDisk, Store};
-use support::{Chat, PATIENCE, Setup, with_both_tokenizers};
+use support::{Chat, Setup, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
