@@ -206,7 +206,10 @@ fn picture(map: &ContextMap, area: Rect) -> Vec<Row> {
 fn theme(row: &ThemeRow, cells: usize) -> Row {
     let (text, role) = match &row.palette {
         Ok(_) => (row.origin.as_str(), Role::Dim),
-        Err(why) => (why.as_str(), Role::Error),
+        Err(why) => (
+            why.strip_prefix(&row.origin).map_or(why.as_str(), |rest| rest.trim_start_matches([',', ':', ' '])),
+            Role::Error,
+        ),
     };
     let name = fit(&row.name, 20.min(cells));
     let left = cells.saturating_sub(width(&name) + 2);
