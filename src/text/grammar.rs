@@ -156,6 +156,7 @@ impl Grammars {
 fn one_line(text: &str) -> String {
     let plain = [
         ("panic", "the library fails on it"),
+        ("oneOf constraints are not supported", "the parts of a oneOf overlap; anyOf can be kept to"),
         ("Failed to generate regex", "its limits are beyond the numbers that can be kept to"),
     ];
     if let Some((_, instead)) = plain.into_iter().find(|(begin, _)| text.starts_with(begin)) {

@@ -98,9 +98,11 @@ fn events_of_several_servers_are_understood() {
         chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"find","arguments":""}}]}}]}"#);
     assert_eq!((call.tools, call.in_call), (vec!["find".to_owned()], true));
     assert!(chunk(r#"{"choices":[{"delta":{"function_call":{"arguments":"{"}}}]}"#).in_call);
-    for error in
-        [r#"{"choices":[{"error":{"message":"no"}}]}"#, r#"{"choices":[{"finish_reason":"error"}],"error":"no"}"#]
-    {
+    for error in [
+        r#"{"choices":[{"error":{"message":"no"}}]}"#,
+        r#"{"choices":[{"finish_reason":"error"}],"error":"no"}"#,
+        r#"{"object":"error","message":"no","code":500}"#,
+    ] {
         assert_eq!(event(error), Event::Failed("no".into()));
     }
     assert_eq!(event(" [DONE] "), Event::Done);
@@ -128,12 +130,7 @@ fn events_of_several_servers_are_understood() {
         assert_eq!(event(alive), Event::Other(String::new()), "{alive}");
     }
     // A failure, or the state of a queue: what follows shows which.
-    for other in [
-        r#"{"object":"error","message":"busy","code":500}"#,
-        r#"{"status":"queued","message":"busy"}"#,
-        "busy",
-        r#"{"detail":"busy"}"#,
-    ] {
+    for other in [r#"{"status":"queued","message":"busy"}"#, "busy", r#"{"detail":"busy"}"#] {
         assert_eq!(event(other), Event::Other("busy".into()));
     }
     for strange in ["", "{", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
