@@ -20,7 +20,7 @@ use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, RowSource, StateImage};
 use crate::runtime::protocol::ReadingProgress;
-use crate::store::{Change, Lost, NewSegment};
+use crate::store::{Change, Lost, NOT_WRITTEN, NewSegment};
 use crate::text::TextError;
 
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
@@ -40,7 +40,8 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
 pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    format!("State cannot be used: {}.", lost.why.trim_end_matches('.'))
+    let why = lost.why.trim_end_matches('.');
+    format!("State cannot be used: {}.", why.strip_prefix(NOT_WRITTEN).unwrap_or(why))
 }
 
 impl RuntimeError {

@@ -111,11 +111,11 @@ impl State {
 
     /// `place`: a name or, where several documents have it, the `#number` of one; `:` and a line may follow.
     pub fn open_document(&mut self, place: String) -> Done {
-        let (place, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
-            Some((place, line)) => (place, Some(line.max(1))),
+        let (given, line) = match place.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
+            Some((given, line)) => (given, Some(line.max(1))),
             None => (place.as_str(), None),
         };
-        let name = place;
+        let name = given;
         let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.tree.path();
         let versions = versions(&path);
@@ -149,7 +149,7 @@ impl State {
             return refused(format!("{name} has {}.", counted(all as u64, "line")));
         }
         let more =
-            |lines: usize, at: usize| format!("    … {}: /open {place}:{at}", counted(lines as u64, "more line"));
+            |lines: usize, at: usize| format!("    … {}: /open {given}:{at}", counted(lines as u64, "more line"));
         if first > 1 {
             shown.insert(0, more(first - 1, first.saturating_sub(PAGE_LINES).max(1)));
         }

@@ -38,8 +38,10 @@ struct Load {
     total: u64,
     left_after: u64,
     started: Instant,
-    /// The number of documents in the conversation; the last one is being read, since this time.
+    /// The number of documents in the conversation.
     added: usize,
+    /// The document that is being read, since this time.
+    at: usize,
     since: Instant,
     /// Tokens and milliseconds of the documents that were read since the plan was made.
     read: u64,
@@ -88,6 +90,7 @@ impl Verb {
             left_after: self.engine.info.context_limit.saturating_sub(plan.total()),
             started: Instant::now(),
             added: 0,
+            at: 0,
             since: Instant::now(),
             read: 0,
             ms: 0.0,
@@ -162,6 +165,7 @@ impl Verb {
 
     async fn read_documents(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
         let kept = load.items.iter().take_while(|item| item.text_end <= plan.base.text_bytes()).count();
+        (load.at, load.since) = (kept, Instant::now());
         load.add(self, kept.max(1))?;
         self.texts_saved().await;
         (load.read, load.ms) = (0, 0.0);

@@ -106,9 +106,13 @@ fn pieces(tokenizer: &Tokenizer, text: &str, tokens: &[Token], before: Before) -
     tokens.iter().map(piece).collect()
 }
 
-/// `903 times`, `2.3 times`.
+/// `903 times`, `2.3 times`, `more than a billion times`.
 fn times(ratio: f64) -> String {
-    if ratio >= 10.0 { format!("{} times", grouped(ratio.round() as u64)) } else { format!("{ratio:.1} times") }
+    match ratio {
+        r if r >= 1e9 => "more than a billion times".to_owned(),
+        r if r >= 10.0 => format!("{} times", grouped(r.round() as u64)),
+        r => format!("{r:.1} times"),
+    }
 }
 
 fn whole(ratio: f64) -> String {

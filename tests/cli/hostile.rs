@@ -365,9 +365,9 @@ fn templates() -> Vec<(&'static str, &'static [&'static str])> {
     vec![
         (
             "{% for a in range(9999) %}{% for b in range(9999) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
-            &["fuel"],
+            &["too many steps"],
         ),
-        ("{% for a in range(99999) %}{{ messages[0].content * 1000 }}{% endfor %}", &["fuel", "MB"]),
+        ("{% for a in range(99999) %}{{ messages[0].content * 1000 }}{% endfor %}", &["too many steps", "MB"]),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", &["recursion"]),
         ("", own),
         ("always the same", own),

@@ -361,7 +361,7 @@ fn a_file_too_long_is_reported_in_its_row_of_ask_all() {
     let read = fan_out(&mut t, "Who?", None, true);
     let row = |name: &str| read.rows.iter().find(|r| r.document == name).unwrap();
     let why = row("a.txt").failed.as_deref().unwrap_or_default();
-    assert!(why.contains("a.txt needs more than 8,192 tokens"), "{read:?}");
+    assert!(why.contains("a.txt is longer than the whole context of 8,192 tokens"), "{read:?}");
     assert_eq!((row("b.txt").finish, &row("b.txt").failed), (Some(Finish::Stop), &None), "{read:?}");
     // The same for a folder added to the library: what fits is stored, the first file that does not fit ends the load.
     let folder = dir.path().join("papers");

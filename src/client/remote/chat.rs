@@ -180,13 +180,25 @@ fn failed(error: &Value) -> Event {
 
 /// Some servers send the field of an error with every event.
 fn is_set(value: &Value) -> bool {
-    !matches!(value.to_string().as_str(), "null" | "false" | "0" | "\"\"" | "{}" | "[]")
+    !matches!(value.to_string().as_str(), "null" | "false" | "0" | "\"0\"" | "\"\"" | "{}" | "[]")
 }
 
 fn finished(reason: &str) -> Finished {
     let lower = reason.to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    if has(&["abort", "cancel", "error", "filter", "safety", "time", "recitation", "blocklist", "prohibited"]) {
+    if has(&[
+        "abort",
+        "cancel",
+        "error",
+        "filter",
+        "safety",
+        "time",
+        "recitation",
+        "blocklist",
+        "prohibited",
+        "insufficient",
+        "sensitive",
+    ]) {
         Finished::Broken(reason.replace('_', " "))
     } else if has(&["length", "max_", "limit"]) {
         Finished::Length
@@ -210,8 +222,10 @@ pub(super) fn event(data: &str) -> Event {
     };
     // Some servers put their error into a list.
     let mut values = std::iter::once(&value).chain(value.as_array().into_iter().flatten());
+    // Beside an answer other fields than the first may be harmless.
+    let fields = if value["choices"].is_null() { &ERRORS[..] } else { &ERRORS[..1] };
     if let Some(error) =
-        values.find(|value| ERRORS.iter().any(|field| is_set(&value[*field])) || value["object"] == "error")
+        values.find(|value| fields.iter().any(|field| is_set(&value[*field])) || value["object"] == "error")
     {
         return failed(error);
     }

@@ -113,7 +113,7 @@ impl<'c> Received<'c> {
         }
         match self.ended {
             Some((ended, _)) => Ok(ended),
-            None if is_done && self.other.is_none() => Ok(Ended::Stop),
+            None if is_done && self.other.as_ref().is_none_or(|other| other.trim().is_empty()) => Ok(Ended::Stop),
             None if is_done || (self.other.is_some() && self.progress.is_none()) => Err(self.unfinished(STRANGE)),
             None => Err(self.unfinished(&format!("{DROPPED}."))),
         }

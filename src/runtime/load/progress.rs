@@ -15,14 +15,14 @@ impl Load {
     }
 
     fn current(&mut self) -> Option<&mut Item> {
-        self.items.get_mut(self.added.checked_sub(1)?)
+        self.items.get_mut(self.at)
     }
 
     /// Adds the first `count` documents to the conversation, as far as they are not in it yet.
     pub(super) fn add(&mut self, state: &mut State, count: usize) -> Done {
         while let Some(message) = self.messages.get(self.added).filter(|_| self.added < count) {
             state.add_one_of_many(message.clone())?;
-            (self.added, self.since) = (self.added + 1, Instant::now());
+            self.added += 1;
         }
         Ok(())
     }
@@ -41,8 +41,11 @@ impl Load {
 
 impl Sink<Verb> for Load {
     fn begins(&mut self, state: &mut Verb, step: &Step) -> Done {
-        let whole = self.items.iter().take_while(|item| item.text_end < step.text_end).count();
-        self.add(state, whole + 1)
+        let at = self.items.iter().take_while(|item| item.text_end < step.text_end).count();
+        if at != self.at {
+            (self.at, self.since) = (at, Instant::now());
+        }
+        self.add(state, at + 1)
     }
 
     fn reading(&mut self, state: &mut Verb, Progress { done, position, elapsed, .. }: Progress) -> bool {
@@ -116,26 +119,27 @@ impl Verb {
     /// Ends a load inside a document: the document is cut to the part that was read, and its state is kept. `upto`: bytes
     /// of the rendered text that were read.
     async fn keep_part(&mut self, rendered: &Rendered, upto: usize) -> Done<PrefillStats> {
-        // After the load began again, this document is the last one that was added, wherever the reading is.
-        if let Some(mut message) = self.here.tree.path().into_iter().rfind(|m| m.is_half_read()).cloned() {
+        // After the load began again, documents beyond the reading are in the conversation.
+        while let Some(mut message) = self.here.tree.path().into_iter().rfind(|m| m.is_half_read()).cloned() {
             let text = self.engine.renderer.read_part(rendered, &message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {
                 self.move_head(message.parent)?;
                 self.info(format!("The state does not reach {name}; it is left out."));
-            } else {
-                let lines = text.lines().count() as u64;
-                if let Some(info) = &mut message.meta.document {
-                    info.lines = lines;
-                    // A stop after the last words leaves a complete document.
-                    info.complete = info.is_whole(&text);
-                    info.tokens = self.engine.tokenizer().encode_plain(&text)?.len() as u64;
-                }
-                message.text = text;
-                self.amend(&message);
-                let lines = grouped(lines);
-                self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
+                continue;
             }
+            let lines = text.lines().count() as u64;
+            if let Some(info) = &mut message.meta.document {
+                info.lines = lines;
+                // A stop after the last words leaves a complete document.
+                info.complete = info.is_whole(&text);
+                info.tokens = self.engine.tokenizer().encode_plain(&text)?.len() as u64;
+            }
+            message.text = text;
+            self.amend(&message);
+            let lines = grouped(lines);
+            self.info(format!("Kept what was read: {name} ends at line {lines}. /undo takes it back."));
+            break;
         }
         self.show_session();
         // Reads the few words up to the end: after a restart, state is found by a document that ends in it. A stop must

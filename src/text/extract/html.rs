@@ -24,6 +24,9 @@ pub(super) enum Form {
     Xhtml,
 }
 
+/// Elements without an end for which all of the rest is searched.
+const MOST_UNCLOSED: usize = 100;
+
 pub(super) fn page(bytes: Vec<u8>) -> Decoded {
     let Decoded { text: source, guessed } = decoded(bytes);
     let form = if source.trim_start().starts_with("<?xml") { Form::Xhtml } else { Form::Html };
@@ -75,7 +78,7 @@ pub(super) fn text(source: &str, form: Form) -> String {
     }
     let tokens: Vec<Token> = tokens(&source, form).collect();
     let mut out = Blocks::default();
-    let (mut at, mut verbatim) = (0usize, 0usize);
+    let (mut at, mut verbatim, mut unclosed) = (0usize, 0usize, 0usize);
     while let Some(token) = tokens.get(at) {
         at += 1;
         match token {
@@ -83,11 +86,12 @@ pub(super) fn text(source: &str, form: Form) -> String {
                 let name: &[u8] = &tag.name;
                 let closed = tag.self_closing && (form == Form::Xhtml || name == b"svg");
                 if is_one_of(LEFT_OUT, name) && !closed {
-                    match length(tokens.get(at..).unwrap_or_default(), name) {
+                    let rest = tokens.get(at..).filter(|_| unclosed < MOST_UNCLOSED).unwrap_or_default();
+                    match length(rest, name) {
                         Some(length) => at += length,
                         // Its content is no markup.
                         None if is_one_of(RAW, name) => break,
-                        None => {}
+                        None => unclosed += 1,
                     }
                     continue;
                 }

@@ -12,7 +12,7 @@ use super::html;
 use crate::text::encoding::{self, Decoded};
 
 /// An encoded word that ends without padding, and the start of another of its kind.
-const WORDS: &str = r"(=\?[^?\s]+\?[BbQq]\?)([^?\s]*[^?=\s])\?=\s+\1";
+const WORDS: &str = r"(=\?[^?\s]+\?(?:[Qq]|([Bb]))\?)((?(2)(?:[^?=\s]{4})+|[^?\s]*[^?=\s]))\?=\s+\1";
 
 /// The text, and the name of its encoding if it had to be guessed. A file without headers is text.
 pub(super) fn text(bytes: Vec<u8>) -> Result<Decoded, String> {
@@ -25,7 +25,7 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<Decoded, String> {
     }
     // A character may be split between two encoded words.
     let words = Regex::new(WORDS).map_err(|e| e.to_string())?;
-    while let Cow::Owned(joined) = words.replace_all(&head, "$1$2") {
+    while let Ok(Cow::Owned(joined)) = words.try_replacen(&head, 0, "$1$3") {
         head = joined;
     }
     let parser = MessageParser::default();

@@ -4,7 +4,7 @@ use fancy_regex::{Captures, Regex};
 use serde_json::Value;
 
 use super::html;
-use crate::text::encoding;
+use crate::text::{encoding, surrogates};
 
 /// Text of a file; of one that is no notebook, the file itself.
 pub(super) fn text(bytes: Vec<u8>) -> String {
@@ -63,8 +63,6 @@ fn joined(value: Option<&Value>) -> String {
 /// What Python writes as JSON too: numbers that are none, and halves of surrogate pairs.
 fn strict(source: &str) -> Option<String> {
     let numbers = Regex::new(r#"(?s)("(?:[^"\\]|\\.)*")|NaN|-?Infinity"#).ok()?;
-    let halves = Regex::new(r"(?i)(\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..").ok()?;
-    let kept = |found: &Captures<'_>, other: &str| found.get(1).map_or(other, |kept| kept.as_str()).to_owned();
-    let source = numbers.replace_all(source, |found: &Captures<'_>| kept(found, "null"));
-    Some(halves.replace_all(&source, |found: &Captures<'_>| kept(found, r"\ufffd")).into_owned())
+    let kept = |found: &Captures<'_>| found.get(1).map_or("null", |kept| kept.as_str()).to_owned();
+    Some(surrogates::mended(&numbers.replace_all(source, kept)).into_owned())
 }

@@ -1,9 +1,9 @@
 //! Pages of a PDF. A page that cannot be read leaves the others as they are.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use encoding_rs::{UTF_16BE, WINDOWS_1252};
 use flate2::read::ZlibDecoder;
@@ -168,7 +168,13 @@ fn decodes(stream: &Stream<'_>) -> bool {
 /// too, without characters beyond the first 65,536. The number of such a glyph is the character, and the reader's tables from
 /// glyphs to characters (`-UCS2`) are extended by these.
 fn code_table(name: CMapName<'_>) -> Option<&'static [u8]> {
+    static TABLES: Mutex<BTreeMap<String, Option<&'static [u8]>>> = Mutex::new(BTreeMap::new());
     let name = std::str::from_utf8(name.to_bytes()).ok()?;
+    let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    *tables.entry(name.to_owned()).or_insert_with(|| new_code_table(name))
+}
+
+fn new_code_table(name: &str) -> Option<&'static [u8]> {
     let known = |name: &str| load_embedded(CMapName::from_bytes(name.as_bytes()));
     let code = |bits: &str, c: char| match bits {
         "8" => c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("{byte:02x}")).collect(),

@@ -74,7 +74,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         }
     };
     let markup = MARKUP.iter().find(|(begin, _)| bytes.starts_with(begin)).filter(|_| suggested(&extension).is_some());
-    let extension = markup.map_or(extension, |(_, is)| (*is).to_owned());
+    let own = extension;
+    let extension = markup.map_or(own.clone(), |(_, is)| (*is).to_owned());
     let kind = Kind::of(&extension, &bytes);
     if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(Problem::Advised("--pages works for PDF files only. Use --head or --tail".to_owned()));
@@ -83,7 +84,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         let example = suggested(&extension)?;
         Some(Problem::NeedsConverter { extension: extension.clone(), example })
     };
-    if let Some(command) = options.converters.get(&extension) {
+    if let Some(command) = options.converters.get(&own).or_else(|| options.converters.get(&extension)) {
         let converted = convert(found, command, options, cancel)?;
         document.text = encoding::decode(converted, true).map(|decoded| decoded.text).unwrap_or_default();
         document.note = Some(Remark::Way(format!("converted by `{command}`")));

@@ -64,7 +64,10 @@ pub(super) fn environment(source: &str) -> Result<Environment<'static>, TextErro
 pub(super) fn failure(error: &Error) -> TextError {
     // An error of the writer is the source of the engine's error.
     let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);
-    let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let own = || match (error.kind(), error.detail()) {
+        (ErrorKind::OutOfFuel, _) => "it takes too many steps".to_owned(),
+        (kind, detail) => detail.map_or_else(|| kind.to_string(), str::to_owned),
+    };
     let what = written.map_or_else(own, ToString::to_string);
     let what = error.line().map_or(what.clone(), |line| format!("{what} (line {line})"));
     let exhausted = matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)

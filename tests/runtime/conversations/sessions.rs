@@ -378,7 +378,7 @@ fn a_deletion_lists_what_it_removes_and_how_to_restore_it() {
     t.note_with("/resume \"two words\"");
     t.send(Request::Delete(Some("last".into())));
     let (id, text) = question(&mut t);
-    assert!(text.starts_with("Delete \"two words\"? 3 messages on 2 branches, "), "{text}");
+    assert!(text.starts_with("Delete \"two words\" (3 messages on 2 branches, "), "{text}");
     assert!(text.ends_with("It stays in the trash for 7 days."), "{text}");
     t.send(Request::Choose { question: id, key: 'y' });
     t.note_with("Back with: /resume \"two words\"");
