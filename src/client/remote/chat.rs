@@ -222,7 +222,7 @@ pub(super) fn event(data: &str) -> Event {
     };
     // Some servers put their error into a list.
     let mut values = std::iter::once(&value).chain(value.as_array().into_iter().flatten());
-    // Beside an answer other fields than the first may be harmless.
+    // In an event with an answer only the first field means a failure.
     let fields = if value["choices"].is_null() { &ERRORS[..] } else { &ERRORS[..1] };
     if let Some(error) =
         values.find(|value| fields.iter().any(|field| is_set(&value[*field])) || value["object"] == "error")
