@@ -373,7 +373,7 @@ fn a_file_too_long_is_reported_in_its_row_of_ask_all() {
     t.send(Request::Library(LibraryAction::Add(folder.display().to_string())));
     t.note_with("x.txt is in the library");
     t.note_with("z.txt is in the library");
-    t.note_with("y.txt needs");
+    t.note_with("y.txt is longer than");
     t.quit();
 }
 
