@@ -115,22 +115,21 @@ impl State {
             Some((given, line)) => (given, Some(line.max(1))),
             None => (place.as_str(), None),
         };
-        let name = given;
         let (marked, line) = (line, line.unwrap_or(1));
         let path = self.here.tree.path();
         let versions = versions(&path);
         // The new name of a file that moved is that of no document.
-        let numbered = name.strip_prefix('#').and_then(|number| number.parse().ok());
-        let message = match (numbered, versions.iter().rfind(|v| v.name == name)) {
+        let numbered = given.strip_prefix('#').and_then(|number| number.parse().ok());
+        let message = match (numbered, versions.iter().rfind(|v| v.name == given)) {
             (Some(number), _) => self.here.numbered(number)?,
             (None, Some(version)) => version.first,
-            (None, None) => match self.here.document_called(name)?.and_then(|at| path.get(at)) {
+            (None, None) => match self.here.document_called(given)?.and_then(|at| path.get(at)) {
                 Some(message) => *message,
-                None => return refused(self.here.no_document(name)),
+                None => return refused(self.here.no_document(given)),
             },
         };
         let version = versions.iter().rfind(|v| v.first.id == message.id);
-        let name = version.map(|v| v.name).or(message.meta.document.as_ref().map(|d| d.name.as_str())).unwrap_or(name);
+        let name = version.map(|v| v.name).or(message.meta.document.as_ref().map(|d| d.name.as_str())).unwrap_or(given);
         let text = version.map_or(message.text.as_str(), |v| &v.text);
         let since = self.changed_since(version.map_or(message, |v| v.last));
         let first = line.saturating_sub(LINES_BEFORE).max(1);

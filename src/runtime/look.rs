@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::follow::{Version, versions};
-use super::tree::title_of;
+use super::tree::{shortened, title_of};
 use super::{Activity, Done, Notice, RuntimeError, State, refused};
 use crate::core::counted;
-use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::{Message, MessageId, Passage, Quote, Role, Sources, text_hash};
 use crate::runtime::protocol::{ContextMap, Place, Stretch};
 use crate::text::cited::{self, Index, Source};
@@ -224,9 +223,6 @@ impl State {
     pub fn quotes_page(&mut self, at: Option<u64>) -> Done {
         let (number, answer) = self.answer(at)?;
         let (parent, text) = (answer.parent, answer.text.clone());
-        if let (_, Some(nearest)) = self.quotes(parent, &text) {
-            return self.say(format!("#{number} found nothing. {nearest}"));
-        }
         let path = self.here.tree.path_to(parent);
         let documents = self.indexes.of(&path);
         let sources = sources(&documents);
@@ -234,7 +230,10 @@ impl State {
         if quotes.is_empty() {
             let why =
                 if documents.is_empty() { "no document is loaded" } else { "no quote in it has four words or more" };
-            return refused(format!("#{number} has no quotes to check: {why}."));
+            return match self.quotes(parent, &text) {
+                (_, Some(nearest)) => self.say(format!("#{number} found nothing. {nearest}")),
+                (_, None) => refused(format!("#{number} has no quotes to check: {why}.")),
+            };
         }
         let mut page = String::new();
         for (k, (quote, marked)) in (1..).zip(&quotes) {
@@ -255,16 +254,6 @@ impl State {
         );
         self.page(&format!("Quotes of #{number}"), page)
     }
-}
-
-/// A text on one line, cut after `most` characters, with control characters escaped.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    let mut words = text.split_whitespace().map(sanitize_line).collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = words.char_indices().nth(most) {
-        words.truncate(end);
-        words.push('…');
-    }
-    words
 }
 
 fn by_sentence(message: &Message, sources: &Sources) -> String {

@@ -1,7 +1,6 @@
 //! Pages of text: `/stats`, `/ctx`, `/set`, `/save`, `/doctor`.
 
-use super::look::shortened;
-use super::tree::title_of;
+use super::tree::{shortened, title_of};
 use super::{Activity, Done, Level, Notice, RuntimeError, SaveState, State, grouped};
 use crate::core::sanitize::in_markdown;
 use crate::core::transcript::Role;

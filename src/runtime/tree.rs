@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::iter::successors;
 
 use crate::core::transcript::{Message, MessageId, Role};
-pub use timeline::{first_words, title_of};
+pub use timeline::{first_words, shortened, title_of};
 
 #[derive(Clone, Debug, Default)]
 pub struct Tree {

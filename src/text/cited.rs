@@ -275,4 +275,4 @@ pub fn nearest<'a>(text: &str, documents: &[Source<'a>]) -> Option<(&'a str, u64
 
 #[cfg(test)]
 #[path = "cited_tests.rs"]
-mod tests;
+pub(crate) mod tests;

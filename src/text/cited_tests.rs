@@ -141,7 +141,7 @@ fn random_changes_are_never_exact() {
 }
 
 /// Time of this thread on a processor, in ms: a busy machine does not count.
-fn spent_ms() -> f64 {
+pub(crate) fn spent_ms() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e6
 }

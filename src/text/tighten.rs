@@ -93,7 +93,7 @@ impl Pass<'_> {
                 keywords.insert("additionalProperties".to_owned(), json!(false));
                 keywords.remove("unevaluatedProperties");
             }
-            let conditional = has_branch(keywords);
+            let conditional = keywords.contains_key("then") || keywords.contains_key("else");
             keywords.retain(|name, value| !holds_always(name, value, conditional));
             exact(keywords)?;
         }
@@ -122,10 +122,6 @@ impl Pass<'_> {
         }
         Ok(())
     }
-}
-
-fn has_branch(keywords: &Map<String, Value>) -> bool {
-    keywords.contains_key("then") || keywords.contains_key("else")
 }
 
 /// Keywords that hold for every value; the compiler refuses them by their names.

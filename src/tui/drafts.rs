@@ -69,13 +69,14 @@ pub(super) fn brought_back(app: &mut App, text: &str) {
         return;
     }
     // Nothing was typed since the last save: the other terminal's version replaces the draft.
-    if typed == before {
+    let untouched = typed == before;
+    if untouched {
         app.open.composer.clear_to_cut();
     }
     if !text.is_empty() {
         app.open.composer.recall(text);
     }
-    if !typed.is_empty() && (typed == before || !text.is_empty()) {
+    if !typed.is_empty() && (untouched || !text.is_empty()) {
         offer(app, "Another version of this is set aside", Action::Yank, "brings it back", LONG_HINT_MS);
     }
 }

@@ -411,13 +411,18 @@ fn quotes_are_of_documents_alone_and_are_checked_there() {
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    writeln!(child.stdin.take().unwrap(), "What is the rent?\n/quotes\n/export all.md\nWhich shoes weigh three kilos?")
-        .unwrap();
+    writeln!(
+        child.stdin.take().unwrap(),
+        "What is the rent?\n/quotes\n/export all.md\nWhich shoes weigh three kilos?\n/quotes"
+    )
+    .unwrap();
     let text = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
     assert!(text.contains("Quotes: [1] lease.txt 2 exact."), "{text}");
     assert!(text.contains("      2  The rent is 900 euros a month."), "{text}");
     // An answer that found nothing shows the nearest line.
-    assert!(text.contains("Nearest: lease.txt:3: The notice period is three months.\n"), "{text}");
+    let nearest = "Nearest: lease.txt:3: The notice period is three months.\n";
+    assert_eq!(text.matches(nearest).count(), 2, "{text}");
+    assert!(text.contains(&format!(" found nothing. {nearest}")), "/quotes shows it again: {text}");
     let exported = std::fs::read_to_string(home.path().join("all.md")).unwrap();
     assert!(exported.contains("**Quotes**\n\n1. The rent is 900 euros a month. *lease.txt 2 exact*"), "{exported}");
 }

@@ -135,6 +135,20 @@ const ERRORS: [&str; 4] = ["error", "errors", "error_code", "error_msg"];
 /// Fields with the words of a failure.
 const WORDS: [&str; 9] =
     ["error", "errors", "message", "detail", "msg", "error_msg", "status_msg", "base_resp", "title"];
+/// Parts of the reasons for which servers give up an answer.
+const GIVEN_UP: [&str; 11] = [
+    "abort",
+    "cancel",
+    "error",
+    "filter",
+    "safety",
+    "time",
+    "recitation",
+    "blocklist",
+    "prohibited",
+    "insufficient",
+    "sensitive",
+];
 const MOST_TOKENS: u64 = 1 << 40;
 
 fn count(value: &Value) -> Option<u64> {
@@ -186,19 +200,7 @@ fn is_set(value: &Value) -> bool {
 fn finished(reason: &str) -> Finished {
     let lower = reason.to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    if has(&[
-        "abort",
-        "cancel",
-        "error",
-        "filter",
-        "safety",
-        "time",
-        "recitation",
-        "blocklist",
-        "prohibited",
-        "insufficient",
-        "sensitive",
-    ]) {
+    if has(&GIVEN_UP) {
         Finished::Broken(reason.replace('_', " "))
     } else if has(&["length", "max_", "limit"]) {
         Finished::Length

@@ -104,7 +104,7 @@ impl<'c> Received<'c> {
             }
         }
         if !is_done {
-            // A last line without its end counts only if it is complete JSON.
+            // A last line without its end counts unless it is cut JSON.
             let _ = events.finish(&mut data);
             for event in data.drain(..) {
                 let is_cut = matches!(chat::event(&event), Event::Strange);

@@ -169,8 +169,9 @@ impl Verb {
             // The user may have ended it meanwhile.
             if let Some(watch) = self.followed()?.watches.get_mut(at).filter(|watch| watch.question == question) {
                 let text = lines(&answer);
+                let differs = watch.answer.as_ref().is_none_or(|before| before.text != answer.text);
                 let before = watch.answer.replace(answer);
-                if before.as_ref().map(|before| &before.text) != watch.answer.as_ref().map(|now| &now.text) {
+                if differs {
                     let before = before.map_or(String::new(), |before| format!("\nBefore:\n\n{}", lines(&before)));
                     let shown = in_markdown(&question).replace('\n', "\\\n");
                     let page = format!("{shown}\n\n{text}{before}\n/watch off ends it.\n");

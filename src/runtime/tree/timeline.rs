@@ -87,6 +87,16 @@ pub fn first_words(text: &str, width: usize) -> String {
     out.chars().take(width).collect()
 }
 
+/// A text on one line, cut after `most` characters, with control characters escaped.
+pub fn shortened(text: &str, most: usize) -> String {
+    let mut words = text.split_whitespace().map(sanitize_line).collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = words.char_indices().nth(most) {
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::tree;

@@ -227,12 +227,12 @@ fn title(m: &Message) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use proptest::prelude::*;
     use pulldown_cmark::{Event, HeadingLevel, Parser, Tag};
 
     use super::*;
     use crate::core::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
+    use crate::text::cited::tests::spent_ms;
 
     /// Message `i` has the parent `parent(i)`, and the source of each is the first message of its branch.
     fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
@@ -413,21 +413,15 @@ mod tests {
         assert_eq!(seen, session.messages.len());
     }
 
-    /// Seconds of the processor that this thread has used: what else runs does not count.
-    fn spent_s() -> f64 {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    }
-
     #[test]
     fn texts_take_as_long_as_they_have_messages_however_deep_the_branches() {
         // A trunk of half of them, and a branch of one from every place of it.
         let time = |count: i64| {
             let session = session(count, |i| if i < count / 2 { (i > 0).then(|| i - 1) } else { Some(i - count / 2) });
-            let begun = spent_s();
+            let begun = spent_ms();
             assert!(plain(&session).contains("Looked at:\n[1] #1 (50%)\n      1  m0\n"));
             assert!(markdown(&session).len() > session.messages.len());
-            spent_s() - begun
+            (spent_ms() - begun) / 1e3
         };
         let (few, many) = (time(4_000), time(32_000));
         assert!(many < 24.0 * few + 1.0, "{few} s for 4,000 messages, {many} s for 32,000");

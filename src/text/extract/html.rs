@@ -69,14 +69,9 @@ fn tokens(source: &str, form: Form) -> impl Iterator<Item = Token> {
 }
 
 pub(super) fn text(source: &str, form: Form) -> String {
-    // In HTML they are comments.
-    let mut sections = source.splitn(if form == Form::Xhtml { usize::MAX } else { 1 }, "<![CDATA[");
-    let mut source = sections.next().unwrap_or_default().to_owned();
-    for section in sections {
-        let (text, rest) = section.split_once("]]>").unwrap_or(("", section));
-        source = source + &partial_escape(text) + rest;
-    }
-    let tokens: Vec<Token> = tokens(&source, form).collect();
+    // In HTML the sections of XHTML are comments.
+    let plain = (form == Form::Xhtml).then(|| without_sections(source));
+    let tokens: Vec<Token> = tokens(plain.as_deref().unwrap_or(source), form).collect();
     let mut out = Blocks::default();
     let (mut at, mut verbatim, mut unclosed) = (0usize, 0usize, 0usize);
     while let Some(token) = tokens.get(at) {
@@ -116,6 +111,17 @@ pub(super) fn text(source: &str, form: Form) -> String {
         }
     }
     out.finish()
+}
+
+/// XHTML with the text of its CDATA sections as ordinary text.
+fn without_sections(source: &str) -> String {
+    let mut sections = source.split("<![CDATA[");
+    let mut plain = sections.next().unwrap_or_default().to_owned();
+    for section in sections {
+        let (text, rest) = section.split_once("]]>").unwrap_or(("", section));
+        plain.extend([&partial_escape(text), rest]);
+    }
+    plain
 }
 
 /// How many tokens end an element that has just begun; `None` if it has no end.
