@@ -181,8 +181,7 @@ impl State {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
         self.opened.note(&self.here.session);
         let session = self.empty_session();
-        // The screen shows this activity until the new conversation replaces the current one; then any other activity
-        // is a change.
+        // The screen shows this until the new conversation replaces the current one; then another activity is a change.
         let activity = Activity::Busy { what: "opening".into() };
         self.here.all.push(Conversation { activity, ..Conversation::new(session, sequence) });
         self.here.bring_to_front(self.here.all.len() - 1);

@@ -166,8 +166,7 @@ impl Verb {
             self.engine.send(Command::Unpark)?;
         }
         let resuming = std::mem::take(&mut self.here.resume_pending);
-        // If state is lost, the user decides whether to read it again. Without a user, the question's own prefill
-        // reads it.
+        // The user decides whether lost state is read again. Without a user, the question's own prefill reads it.
         if resuming && self.attendance == Attendance::Present {
             self.finish_resume().await?;
         } else if resuming

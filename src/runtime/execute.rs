@@ -189,8 +189,7 @@ impl Verb {
     pub async fn sync_quietly(&mut self) -> Done {
         let end = self.here.tree.head().and_then(|head| self.here.ends.get(&head)).copied();
         if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
-            // A server reads nothing now, and its count covers the answer as generated, with thoughts and trailing
-            // space.
+            // A server reads nothing now, and its count covers the answer as generated, with thoughts and white space.
             return Ok(());
         }
         // The next question reports a text that does not fit.
@@ -302,6 +301,10 @@ impl Executor for Verb {
         if let Some(share) = self.here.slot.share_in_flight().filter(|_| self.is_in_own_slot()) {
             self.working(Activity::Restoring { tokens, share: Some(share) });
         }
+    }
+
+    async fn texts_on_disk(&mut self) {
+        self.texts_saved().await;
     }
 
     fn reading(&mut self, progress: Progress, shown: bool) {

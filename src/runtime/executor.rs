@@ -56,8 +56,9 @@ pub(crate) trait Sink<E> {
     fn reading(&mut self, _executor: &mut E, _progress: Progress) -> bool {
         false
     }
-    fn begins(&mut self, _executor: &mut E, _step: &Step) -> Done {
-        Ok(())
+    /// True if it added texts, which have to be on disk before the step is read.
+    fn begins(&mut self, _executor: &mut E, _step: &Step) -> Done<bool> {
+        Ok(false)
     }
     /// A step was read whole. `stats`: of the steps so far.
     fn ended(&mut self, _executor: &mut E, _step: &Step, _stats: &PrefillStats) {}
@@ -81,6 +82,7 @@ pub(crate) trait Executor: Sized {
     fn keep(&mut self, segment: NewSegment, image: Option<StateImage>, message: Option<MessageId>);
     /// Called regularly before the first token of an answer; `tokens`: of the live path, or of the path to restore.
     fn not_answering(&mut self, _tokens: u64) {}
+    async fn texts_on_disk(&mut self) {}
     /// `shown`: the sink shows it.
     fn reading(&mut self, _progress: Progress, _shown: bool) {}
     /// The job of a step has ended. `stats`: of the steps so far.
@@ -124,7 +126,14 @@ pub(crate) trait Executor: Sized {
         let total = steps.iter().map(|s| s.prompt.len() as u64).sum();
         let (since, count) = (Instant::now(), steps.len());
         for (step, left) in steps.into_iter().zip((0..count).rev()) {
-            sink.begins(self, &step)?;
+            if sink.begins(self, &step)? {
+                let base = self.parts().1.live.clone();
+                self.texts_on_disk().await;
+                if !self.parts().1.is_at(&base) {
+                    // The model process has ended meanwhile.
+                    break;
+                }
+            }
             let answer = answer.take_if(|_| left == 0);
             let kept = self.keeps() && answer.as_ref().is_none_or(|a| a.message.is_some());
             let message = answer.as_ref().map_or(step.message, |a| a.message);

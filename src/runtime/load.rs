@@ -31,7 +31,7 @@ impl Item {
     }
 }
 
-/// Documents that are read by the executor. Each enters the conversation before its first token is read.
+/// Documents that are read by the executor. Each is on disk before its first token is read.
 struct Load {
     messages: Vec<Message>,
     items: Vec<Item>,
@@ -145,16 +145,20 @@ impl Verb {
                 Ok(plan) => self.read_documents(load, rendered, plan).await,
                 Err(e) => Err(e),
             };
+            let stopped = matches!(read, Err(RuntimeError::Stopped));
             let lost = match read {
-                Ok(()) => break,
+                Ok(true) => break,
+                Ok(false) => None,
                 Err(RuntimeError::Stopped) if self.load_stopped(load, rendered).await? => None,
                 Err(RuntimeError::Stopped) => return Ok(()),
                 Err(lost) if lost.is_mended_by_reading(&mut begun_again) => Some(lost),
                 Err(e) => return Err(e),
             };
             plan = self.planned(rendered, State::plan).await;
-            if let (Ok(plan), Some(lost)) = (&plan, lost) {
-                self.read_lost_again(&lost, plan);
+            match (&plan, lost) {
+                (Ok(plan), Some(lost)) => self.read_lost_again(&lost, plan),
+                (Ok(plan), None) if !stopped => self.say_reading_again(plan),
+                _ => {}
             }
         }
         self.say_loaded(load);
@@ -163,7 +167,8 @@ impl Verb {
         Ok(())
     }
 
-    async fn read_documents(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done {
+    /// False: the model process ended while a text was saved.
+    async fn read_documents(&mut self, load: &mut Load, rendered: &Rendered, plan: Plan) -> Done<bool> {
         let kept = load.items.iter().take_while(|item| item.text_end <= plan.base.text_bytes()).count();
         (load.at, load.since) = (kept, Instant::now());
         load.add(self, kept.max(1))?;
@@ -172,6 +177,6 @@ impl Verb {
         self.execute(plan, rendered, None, load).await?;
         self.shelve_what_is_read();
         let whole = self.here.slot.live.text_bytes() >= rendered.text.len();
-        if whole { Ok(()) } else { Err(RuntimeError::Stopped) }
+        if !whole && self.here.slot.stopped() { Err(RuntimeError::Stopped) } else { Ok(whole) }
     }
 }

@@ -23,8 +23,7 @@ struct Slot {
 pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
-    /// An empty session stays when it is left, because the interface holds a draft for it. Else it is dropped: `/new`
-    /// creates another one.
+    /// An empty session that is left stays if the interface holds a draft for it; else it is dropped.
     pub(super) keeps_empty: bool,
     /// The last switch was by number; then a note that nothing is read again is suppressed.
     pub(super) quiet: bool,

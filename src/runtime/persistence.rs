@@ -116,8 +116,7 @@ impl Persistence {
         let changes = [Change::AddSegment(Box::new(content))].into_iter().chain(more).collect();
         match image {
             Some(image) if self.policy == SaveStates::Exit => {
-                // The session continued from this state, so only its rows are written at the end of the program, not
-                // the checkpoint.
+                // The session continued from this state: only its rows are written at the program's end, no checkpoint.
                 let gone_on = self.pending.held.iter_mut().find(|h| h.session == session && Some(h.id) == parent);
                 if let Some(held) = gone_on {
                     held.image.end = None;

@@ -1,5 +1,4 @@
-//! Requests and notices: plain data in both directions, so that tests drive the interface by a script, and `-p` drives
-//! the runtime without a terminal.
+//! Requests and notices: plain data, so that tests drive the interface and `-p` drives the runtime by a script.
 //!
 //! Guarantees for the interface: the runtime answers every request with at least one notice ([`Notice::Activity`],
 //! [`Notice::Note`], a page, a question ...); it sends [`Activity::Idle`] at the end of all work; [`Notice::Added`]
@@ -63,15 +62,13 @@ pub enum Notice {
     /// that continues the conversation.
     Several(Vec<(MessageId, Option<u64>)>),
     Finished(Message),
-    /// A notice of a conversation off screen. When the conversation returns to the screen, all its state is sent
-    /// again.
+    /// A notice of a conversation off screen. When it returns to the screen, all its state is sent again.
     Background {
         /// [`OpenSession::serial`] of the conversation.
         serial: u64,
         notice: Box<Notice>,
     },
-    /// The first so many requests are complete: all their notices were sent, and none of them still occupies the
-    /// conversation.
+    /// The first so many requests are complete: their notices were sent, and none occupies the conversation.
     Acknowledged(u64),
     Activity(Activity),
     Meters(Meters),
@@ -127,8 +124,7 @@ pub enum Notice {
     /// The saved draft of the open session, sent whenever a session opens: another terminal may have changed the draft
     /// of one that was open before. Empty if there is no draft.
     Draft(String),
-    /// Earlier questions of all sessions, oldest first, for Up and Ctrl-R: at most the newest 2,000, sent once at the
-    /// start.
+    /// Earlier questions of all sessions, oldest first, for Up and Ctrl-R: the newest 2,000, once at the start.
     Prompts(Vec<String>),
     Titled(String),
     /// Another terminal took a name first: the new name of the open session, and the list of opened sessions.

@@ -96,8 +96,7 @@ impl State {
         Ok(())
     }
 
-    /// The same without sending the tree, which costs time proportional to its size: [`State::show_tree`] sends it
-    /// once.
+    /// The same without sending the tree, which takes time by its size: [`State::show_tree`] sends it once.
     pub fn add_one_of_many(&mut self, message: Message) -> Done {
         let unnamed = self.here.name.is_empty();
         self.add_quietly(message.clone())?;

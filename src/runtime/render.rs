@@ -89,8 +89,7 @@ impl Renderer {
         if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }
 
-    /// A safe text with a [`MARK`] at its end, but before white space, which some templates strip and others keep;
-    /// `None` without other text.
+    /// A safe text with a [`MARK`] at its end, before white space that templates may strip; `None` without other text.
     pub fn marked(text: &str) -> Option<String> {
         let solid = text.trim_end();
         let space = text.get(solid.len()..).filter(|_| !solid.is_empty())?;

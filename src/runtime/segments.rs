@@ -23,8 +23,7 @@ pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
     TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }
 
-/// Cuts the text after a path into segments of about `piece` tokens at most. The model answers the last one, unless it
-/// ends a message.
+/// Cuts the text after a path into segments of about `piece` tokens; the last is answered, unless it ends a message.
 ///
 /// # Errors
 /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].

@@ -85,8 +85,7 @@ impl Task {
 }
 
 impl Verb {
-    /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot start or
-    /// panics.
+    /// Runs `work` on another thread and waits for the result. `failed`: the error if the thread cannot run to its end.
     pub async fn elsewhere<T: Send + 'static>(
         &mut self,
         what: String,

@@ -1,5 +1,4 @@
-//! `/when`: asks one question on top of kept states along a long document, to find where the answer changes. Nothing
-//! is saved.
+//! `/when`: asks one question on kept states along a document, to find where the answer changes. Saves nothing.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,5 @@
 //! `/why`: does an answer depend on the passages it attended to? The answer is scored again with passages hidden from
-//! the sparse layers, one at a time, and the page shows the words that lost likelihood. Afterwards the conversation's
-//! state is restored.
+//! the sparse layers, one at a time; the page shows the words that lost likelihood. Then the state is restored.
 //!
 //! The numbers are lower bounds: the recurrent state retains part of a hidden passage.
 

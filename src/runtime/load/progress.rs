@@ -1,5 +1,4 @@
-//! Progress of a load, and a stop inside a document: the user decides how to continue, and the part that was read is
-//! kept.
+//! Progress of a load, and a stop inside a document: the user decides, and the part that was read is kept.
 
 use std::time::Instant;
 
@@ -18,13 +17,14 @@ impl Load {
         self.items.get_mut(self.at)
     }
 
-    /// Adds the first `count` documents to the conversation, as far as they are not in it yet.
-    pub(super) fn add(&mut self, state: &mut State, count: usize) -> Done {
+    /// Adds the first `count` documents to the conversation; false if they are in it already.
+    pub(super) fn add(&mut self, state: &mut State, count: usize) -> Done<bool> {
+        let before = self.added;
         while let Some(message) = self.messages.get(self.added).filter(|_| self.added < count) {
             state.add_one_of_many(message.clone())?;
             self.added += 1;
         }
-        Ok(())
+        Ok(self.added > before)
     }
 
     fn shown(&self, position: u64, tokens_per_s: f64) -> Activity {
@@ -40,7 +40,7 @@ impl Load {
 }
 
 impl Sink<Verb> for Load {
-    fn begins(&mut self, state: &mut Verb, step: &Step) -> Done {
+    fn begins(&mut self, state: &mut Verb, step: &Step) -> Done<bool> {
         let at = self.items.iter().take_while(|item| item.text_end < step.text_end).count();
         if at != self.at {
             (self.at, self.since) = (at, Instant::now());
@@ -142,8 +142,7 @@ impl Verb {
             break;
         }
         self.show_session();
-        // Reads the few words up to the end: after a restart, state is found by a document that ends in it. A stop must
-        // not start a longer reading.
+        // Reads the few words up to the end, as a restart finds state by a document that ends in it; no longer reading.
         self.sync_a_few().await
     }
 }

@@ -1,5 +1,4 @@
-//! The begin of a run: initial notes and the first session. The end: writes the remaining data and reports whether all
-//! of it is on disk.
+//! The begin of a run: initial notes, the first session. The end: writes what is left, reports what is not on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
