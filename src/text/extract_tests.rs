@@ -231,16 +231,31 @@ fn damaged_tables_tails_and_heads_are_looked_past() {
 
 #[test]
 fn values_of_forms_and_notes_are_text() {
-    let page = format!("{FONTS} /Annots [8 0 R 9 0 R 10 0 R 12 0 R]");
+    let page = format!("{FONTS} /Annots [8 0 R 9 0 R 10 0 R 12 0 R 13 0 R 14 0 R 16 0 R]");
     let more = [
         "<< /Type /Annot /Subtype /Widget /FT /Tx /T (City) /V (K\\366ln) >>",
         "<< /Type /Annot /Subtype /Widget /T (Agreed) /FT /Btn /V /Yes >>",
         "<< /Type /Annot /Subtype /Widget /Parent 11 0 R >>",
         "<< /FT /Ch /T (Country) /V [<FEFF00D60073> (x)] >>",
         "<< /Type /Annot /Subtype /Text /Contents (A note.) >>",
+        "<< /Type /Annot /Subtype /Widget /FT /Tx /T (Children) /V (2) >>",
+        "<< /Type /Annot /Subtype /Widget /FT /Tx /T (Shown) /V (once) /Rect [72 600 172 620] /AP << /N 15 0 R >> >>",
+        "<< /Type /XObject /Subtype /Form /BBox [0 0 100 20] /Resources << /Font << /F1 4 0 R >> >> /Length 34 >>\nstream\n\
+            BT /F1 12 Tf 2 2 Td (once) Tj ET  \nendstream",
+        "<< /Type /Annot /Subtype /Text /Contents (form) >>",
     ];
-    let read = texts(pdf(&[(&page, "BT /F1 12 Tf 72 720 Td (Form) Tj ET")], &more));
-    assert_eq!(read, ["Form\nCity: Köln\nAgreed: Yes\nCountry: Ös, x\nA note."]);
+    let read = texts(pdf(&[(&page, "BT /F1 12 Tf 72 720 Td (Form of 2024) Tj ET")], &more));
+    let expected = "Form of 2024\n\nonce\nCity: Köln\nAgreed: Yes\nCountry: Ös, x\nA note.\nChildren: 2\nform";
+    assert_eq!(read, [expected]);
+}
+
+#[test]
+fn narrow_letters_and_wide_columns_stay_as_they_are() {
+    let letters = |text: &str| text.chars().map(|c| format!("({c}) Tj ")).collect::<String>();
+    let narrow = format!("BT /F1 12 Tf 50 Tz 72 720 Td {} ET", letters("will all"));
+    assert_eq!(texts(pdf(&[(FONTS, &narrow)], &[])), ["will all"]);
+    let columns = "BT /F1 10 Tf 72 720 Td [(1)-2000(0)-2000(1)] TJ ET";
+    assert_eq!(texts(pdf(&[(FONTS, columns)], &[])), ["1 0 1"]);
 }
 
 #[test]

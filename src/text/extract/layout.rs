@@ -17,8 +17,10 @@ const LINE: f64 = 0.5;
 const PARAGRAPH: f64 = 2.0;
 /// A step back that begins another line.
 const BACK: f64 = 1.0;
-/// A run this near to an equal one is its shadow, or its outline.
+/// A run this near to an equal one is its shadow, or its outline, if that is less than half of its first glyph.
 const SHADOW: f64 = 0.15;
+/// The widest gap between letters that are set apart; wider ones are columns.
+const SPREAD: f64 = 0.5;
 
 /// Collects the text of a page in the order in which it is drawn.
 #[derive(Default)]
@@ -120,7 +122,8 @@ impl Device<'_> for Layout {
         let glyphs: Vec<Placed> = run.glyphs().iter().map(placed).filter(|glyph| glyph.start.is_finite()).collect();
         let Some(first) = glyphs.first() else { return };
         let text: String = glyphs.iter().map(|glyph| glyph.text.as_str()).collect();
-        let near = |at: Point| (first.start - at).hypot() < SHADOW * first.em;
+        let shadow = (SHADOW * first.em).min((first.end - first.start).hypot() / 2.0);
+        let near = |at: Point| (first.start - at).hypot() < shadow;
         if self.run.as_ref().is_some_and(|(last, at)| *last == text && near(*at)) {
             return;
         }
@@ -129,7 +132,7 @@ impl Device<'_> for Layout {
         let mut gaps: Vec<f64> =
             glyphs.windows(2).filter_map(|two| Some(two.first()?.step_to(two.get(1)?).along)).collect();
         gaps.sort_by(f64::total_cmp);
-        let spread = gaps.get(gaps.len() / 2).copied().filter(|_| gaps.len() > 1).unwrap_or(0.0).max(0.0);
+        let spread = gaps.get(gaps.len() / 2).copied().filter(|_| gaps.len() > 1).unwrap_or(0.0).clamp(0.0, SPREAD);
         for (i, glyph) in glyphs.into_iter().enumerate() {
             self.add(glyph, if i == 0 { 0.0 } else { spread });
         }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use encoding_rs::{UTF_16BE, WINDOWS_1252};
 use flate2::read::ZlibDecoder;
 use hayro_interpret::hayro_cmap::{CMap, CMapName, load_embedded};
-use hayro_interpret::hayro_syntax::content::TypedIter;
 use hayro_interpret::hayro_syntax::content::ops::TypedInstruction;
+use hayro_interpret::hayro_syntax::content::{TypedIter, UntypedIter};
 use hayro_interpret::hayro_syntax::object::{Array, Dict, MaybeRef, Name, Object, Stream};
 use hayro_interpret::hayro_syntax::page::Page as Source;
 use hayro_interpret::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
@@ -22,6 +22,9 @@ use crate::core::caught::caught;
 
 /// Fields above a form field that may hold its value.
 const PARENTS: usize = 16;
+/// Flags of an annotation that the reader does not draw.
+const HIDDEN: i32 = 1 << 1;
+const NO_VIEW: i32 = 1 << 5;
 /// An operator that no page has.
 const END: &[u8] = b"sala_end";
 /// Operators that show text.
@@ -113,12 +116,9 @@ fn page<'a>(source: &Source<'a>, cache: &InterpreterCache<'a>) -> Page {
         let values = annotations(source);
         let (mut text, unknown, zero) = layout.finish();
         for (name, value) in values {
-            // Most values are drawn as well.
-            if !squeezed(&text).contains(&squeezed(&value)) {
-                text.push_str(&name.map_or_else(String::new, |name| format!("{name}: ")));
-                text.push_str(&value);
-                text.push('\n');
-            }
+            text.push_str(&name.map_or_else(String::new, |name| format!("{name}: ")));
+            text.push_str(&value);
+            text.push('\n');
         }
         (text, unknown || zero && has_code_table(source), is_damaged(source))
     });
@@ -217,32 +217,54 @@ fn has_code_table(source: &Source<'_>) -> bool {
     })
 }
 
-fn squeezed(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace()).collect()
-}
-
-/// Form fields with their values, and texts of notes.
+/// Form fields with their values, and texts of notes, except those that an appearance shows, which is part of the page's text.
 fn annotations(source: &Source<'_>) -> Vec<(Option<String>, String)> {
     let mut found = Vec::new();
     for annotation in source.raw().get::<Array<'_>>("Annots").iter().flat_map(|all| all.iter::<Dict<'_>>()) {
         let is_field = annotation.get::<Name<'_>>("Subtype").is_some_and(|name| name.as_str() == "Widget");
+        let is_shown = shows_text(&annotation);
         if !is_field {
-            found.extend(annotation.get::<Object<'_>>("Contents").and_then(|contents| Some((None, words(&contents)?))));
+            let contents = annotation.get::<Object<'_>>("Contents").filter(|_| !is_shown);
+            found.extend(contents.and_then(|contents| Some((None, words(&contents)?))));
             continue;
         }
-        let (mut name, mut value) = (None, None);
+        let (mut name, mut value, mut is_button) = (None, None, false);
         let mut field = Some(annotation);
         for _ in 0..PARENTS {
             let Some(dict) = field else { break };
             name = name.or_else(|| words(&dict.get::<Object<'_>>("T")?));
             value = value.or_else(|| words(&dict.get::<Object<'_>>("V")?));
+            is_button |= dict.get::<Name<'_>>("FT").is_some_and(|kind| kind.as_str() == "Btn");
             field = dict.get::<Dict<'_>>("Parent");
         }
-        if let Some(value) = value.filter(|value| value != "Off") {
+        // A button shows a mark instead of its value.
+        if let Some(value) = value.filter(|value| value != "Off" && (is_button || !is_shown)) {
             found.push((name, value));
         }
     }
     found
+}
+
+/// Whether an annotation is drawn and its appearance writes anything.
+fn shows_text(annotation: &Dict<'_>) -> bool {
+    if annotation.get::<i32>("F").is_some_and(|flags| flags & (HIDDEN | NO_VIEW) != 0) {
+        return false;
+    }
+    let appearance = match annotation.get::<Dict<'_>>("AP").and_then(|all| all.get::<Object<'_>>("N")) {
+        Some(Object::Stream(stream)) => Some(stream),
+        Some(Object::Dict(states)) => annotation.get::<Name<'_>>("AS").and_then(|name| states.get::<Stream<'_>>(name)),
+        _ => None,
+    };
+    let Some(content) = appearance.and_then(|stream| Some(stream.decoded_data().ok()?.into_owned())) else {
+        return false;
+    };
+    let mut operations = UntypedIter::new(&content);
+    while let Some(operation) = operations.next() {
+        if SHOW.contains(&&**operation.operator) {
+            return true;
+        }
+    }
+    false
 }
 
 /// A value as text, if there is any in it.
