@@ -97,10 +97,14 @@ fn iso_2022(bytes: &[u8]) -> Option<Decoded> {
 
 /// Multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged UTF-8.
 fn mostly_utf8(bytes: &[u8]) -> bool {
-    let (mut whole, mut broken) = (0, 0);
+    let (mut whole, mut broken, mut left) = (0, 0, bytes.len());
     for chunk in bytes.utf8_chunks() {
         whole += chunk.valid().chars().filter(|c| !c.is_ascii()).count();
-        broken += usize::from(!chunk.invalid().is_empty());
+        let invalid = chunk.invalid();
+        left -= chunk.valid().len() + invalid.len();
+        // The end of the text may be inside a character. A single byte there is one of many encodings.
+        let is_cut = left == 0 && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none());
+        broken += usize::from(!invalid.is_empty() && !(is_cut && whole + invalid.len() > 1));
     }
     whole >= 2 * broken
 }
@@ -205,6 +209,18 @@ mod tests {
             let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
             assert_eq!(decode(bytes, false).unwrap(), Decoded { text: text.into(), guessed: Some("UTF-16LE") });
         }
+    }
+
+    #[test]
+    fn a_text_that_is_cut_inside_a_character_is_utf8() {
+        for (whole, cut) in [("Short note 😀", 1), ("5 € pro Stü", 1), ("a €", 1)] {
+            let bytes = &whole.as_bytes()[..whole.len() - cut];
+            let read = decode(bytes.to_vec(), false).unwrap();
+            assert_eq!(read.guessed, Some("UTF-8 with errors"), "{}", read.text);
+            assert!(read.text.ends_with('\u{fffd}'), "{}", read.text);
+        }
+        let (latin1, _, _) = encoding_rs::WINDOWS_1252.encode("Un café");
+        assert_eq!(text(&latin1), "Un café");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod methods;
 mod python;
 mod source;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,16 +38,16 @@ const RELEASED: &str = "accdbc3c45c7ee51";
 pub struct Template {
     environment: Arc<Environment<'static>>,
     pub switch: ThinkingSwitch,
-    bos_token: String,
-    eos_token: String,
+    /// Special tokens by the name that templates use, such as `bos_token`.
+    tokens: BTreeMap<String, String>,
     pub source: String,
 }
 
 #[derive(Deserialize)]
 struct Config {
     chat_template: Option<Source>,
-    bos_token: Option<NamedToken>,
-    eos_token: Option<NamedToken>,
+    #[serde(flatten)]
+    others: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -78,18 +79,26 @@ impl Template {
             }
             (None, None) => return Err(TextError::NoTemplate),
         };
-        let text = |token: &Option<NamedToken>| token.as_ref().map_or(String::new(), |token| token.text().to_owned());
-        Template::new(&source, &text(&config.bos_token), &text(&config.eos_token))
+        let mut tokens = BTreeMap::from(["bos_token", "eos_token"].map(|name| (name.to_owned(), String::new())));
+        for (name, value) in config.others.into_iter().filter(|(name, _)| name.ends_with("_token")) {
+            let token = serde_json::from_value::<NamedToken>(value);
+            tokens.extend(token.ok().map(|token| (name, token.text().to_owned())));
+        }
+        Template::with_tokens(&source, tokens)
     }
 
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
+        let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
+        Template::with_tokens(source, tokens.map(|(name, text)| (name.to_owned(), text.to_owned())).into())
+    }
+
+    fn with_tokens(source: &str, tokens: BTreeMap<String, String>) -> Result<Template, TextError> {
         let to_compile = source.to_owned();
         let compiled = untrusted::run(PATIENCE, &|| false, move || environment(&to_compile));
         let template = Template {
             environment: Arc::new(compiled.map_err(|e| TextError::Template(e.to_string()))??),
             switch: ThinkingSwitch::default(),
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
+            tokens,
             source: source.to_owned(),
         };
         Ok(Template { switch: template.finds_switch(), ..template })
@@ -166,14 +175,14 @@ impl Template {
         let context = minijinja::context! {
             messages,
             tools => if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) },
+            documents => Value::from(()),
             add_generation_prompt => options.add_generation_prompt,
-            bos_token => self.bos_token.as_str(),
-            eos_token => self.eos_token.as_str(),
             enable_thinking => match options.thinking {
                 ThinkMode::On => Value::from(true),
                 ThinkMode::Off => Value::from(false),
                 ThinkMode::Auto => Value::UNDEFINED,
             },
+            ..Value::from(Serde(&self.tokens))
         };
         let environment = Arc::clone(&self.environment);
         let rendered = untrusted::run(PATIENCE, stop, move || {

@@ -124,6 +124,14 @@ fn named_templates_and_a_file_next_to_the_config_are_found() {
 }
 
 #[test]
+fn a_template_gets_the_special_tokens_and_no_documents() {
+    let config = br#"{"add_bos_token": true, "bos_token": null, "pad_token": {"content": "P"}, "image_token": "I",
+        "chat_template": "{{ pad_token }}{{ image_token }}{{ bos_token }}{{ documents is none }}{{ sep_token is defined }}"}"#;
+    let rendered = Template::from_config(config, None).unwrap().render(&[], &RenderOptions::default());
+    assert_eq!(rendered.unwrap(), "PITrueFalse");
+}
+
+#[test]
 fn a_broken_template_is_refused_with_its_line() {
     let error = Template::new("a\n{% if %}", "", "").unwrap_err().to_string();
     assert!(error.contains("line 2"), "{error}");
