@@ -11,6 +11,7 @@ mod open_webui;
 mod tree;
 mod values;
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -19,6 +20,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use zip::ZipArchive;
+use zip::result::ZipError;
 
 use self::values::parsed;
 use super::arrival::{Imported, Skipped, arrive, plain_name};
@@ -34,8 +36,8 @@ use crate::core::files;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
-/// The conversations in the zip that ChatGPT sends.
-const IN_ZIP: &str = "conversations.json";
+/// How the names of files with conversations begin in the zip that ChatGPT sends.
+const IN_ZIP: &str = "conversations";
 const ZIP: &[u8] = b"PK\x03\x04";
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 const PIECE_BYTES: usize = 1 << 20;
@@ -82,10 +84,23 @@ impl Store {
         };
         let whole = match begins(ZIP) {
             true => {
-                let unusable = |e| watch.or_stopped(bad(format!("a zip without a readable {IN_ZIP} ({e})")));
+                let unusable = |e| watch.or_stopped(bad(format!("a zip without a readable {IN_ZIP}.json ({e})")));
                 let mut zip = ZipArchive::new(pieces).map_err(unusable)?;
-                let entry = zip.by_name(IN_ZIP).map_err(unusable)?;
-                reading.read(BufReader::with_capacity(PIECE_BYTES, entry.take(files::IMPORT_BYTES)))
+                let is_list = |name: &String| {
+                    let file = name.rsplit('/').next().unwrap_or_default();
+                    file.starts_with(IN_ZIP) && file.ends_with(".json")
+                };
+                let mut names: Vec<String> = zip.file_names().flatten().map(Cow::into_owned).filter(is_list).collect();
+                names.sort_unstable();
+                if names.is_empty() {
+                    return Err(unusable(ZipError::FileNotFound));
+                }
+                names.iter().try_for_each(|name| {
+                    let Ok(entry) = zip.by_name(name).map_err(|e| reading.failed = Some(unusable(e))) else {
+                        return Ok(());
+                    };
+                    reading.read(BufReader::with_capacity(PIECE_BYTES, entry.take(files::IMPORT_BYTES)))
+                })
             }
             false => reading.read(BufReader::with_capacity(PIECE_BYTES, pieces)),
         };

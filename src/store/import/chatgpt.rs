@@ -7,7 +7,7 @@ use std::iter::successors;
 use serde_json::Value;
 
 use super::tree::{Content, Tree, Words};
-use super::values::{attached, code_block, items, name, parts, time_ms};
+use super::values::{attached, code_block, items, name, parsed, parts, time_ms};
 use crate::core::transcript::Role;
 use crate::store::arrival::LeftOut;
 use crate::store::export::SessionJson;
@@ -54,6 +54,7 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
         left_out.tools += 1;
         return Content::Nothing;
     }
+    let is_unread = shown.is_empty() && own.is_empty() && inside == LeftOut::default();
     left_out.add(inside);
     left_out.files += attached(&message["metadata"]["attachments"]).files;
     let words = match kind {
@@ -62,8 +63,8 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
             let text = thoughts_of(&content["thoughts"]);
             return if text.is_empty() { Content::Nothing } else { Content::Thought(text) };
         }
-        _ if !shown.is_empty() => shown,
-        "text" | "multimodal_text" => own.to_owned(),
+        _ if !shown.is_empty() => without_marks(&shown),
+        "text" | "multimodal_text" if !(is_unread && content["parts"].is_object()) => without_marks(own),
         _ => {
             left_out.other += 1;
             String::new()
@@ -74,6 +75,26 @@ fn content(message: &Value, left_out: &mut LeftOut) -> Content {
     }
     let created_ms = time_ms(&message["create_time"]);
     Content::Words(Box::new(Words { role, text: words, thinking: String::new(), created_ms }))
+}
+
+/// Without ChatGPT's marks, `\u{e200}kind\u{e202}argument…\u{e201}`: names and titles stay, sources go.
+fn without_marks(text: &str) -> String {
+    let mut pieces = text.split('\u{e200}');
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let Some((mark, after)) = piece.split_once('\u{e201}') else {
+            out.push_str(piece);
+            continue;
+        };
+        let mut arguments = mark.split('\u{e202}');
+        out.push_str(&match (arguments.next(), arguments.next()) {
+            (Some("entity"), Some(list)) => parsed(list)[1].as_str().unwrap_or_default().to_owned(),
+            (Some("url"), Some(title)) => title.to_owned(),
+            _ => String::new(),
+        });
+        out.push_str(after);
+    }
+    out
 }
 
 fn thoughts_of(list: &Value) -> String {

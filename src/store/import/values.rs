@@ -61,7 +61,7 @@ pub(super) fn parts(json: &Value, left_out: &mut LeftOut) -> String {
             match part.as_str().or(part["text"].as_str()) {
                 Some(text) => all.push(text),
                 None if is_image(&part["content_type"]) || is_image(&part["type"]) => left_out.pictures += 1,
-                None => left_out.other += u64::from(part.is_object()),
+                None => left_out.other += u64::from(part.is_object() || part.is_array()),
             }
         }
     } else {

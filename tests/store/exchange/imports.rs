@@ -238,6 +238,16 @@ fn the_zip_of_an_export_is_imported() {
     zip.finish().unwrap();
     assert_eq!(bench.store.import(&file, &Watch::NONE).unwrap().sessions.len(), 1);
     let whole = std::fs::read(&file).unwrap();
+    // Larger exports have parts, and some programs put all into a folder.
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&file).unwrap());
+    for (name, text) in [("x/conversations-001.json", "second"), ("x/conversations-000.json", "first")] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        let chat = format!(r#"[{{"chat":{{"title":"{text}","messages":[{{"role":"user","content":"Hi"}}]}}}}]"#);
+        std::io::Write::write_all(&mut zip, chat.as_bytes()).unwrap();
+    }
+    zip.finish().unwrap();
+    let names = bench.store.import(&file, &Watch::NONE).unwrap().sessions;
+    assert_eq!(names.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let why = bench.store.import(&file, &Watch::NONE).unwrap_err().to_string();
     assert!(why.contains("a zip without a readable conversations.json ("), "{why}");
