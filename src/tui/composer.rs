@@ -65,7 +65,7 @@ impl Composer {
     /// Inserts text that the user did not type. A draft in the way stays, and the text can be yanked; returns whether
     /// the text was inserted.
     pub fn recall(&mut self, text: &str) -> bool {
-        let shown = self.clipboard.folded(&sanitize(text));
+        let shown = sanitize(&self.clipboard.folded(text)).into_owned();
         if !self.is_empty() {
             self.clipboard.cut = shown;
             return false;
@@ -101,7 +101,8 @@ impl Composer {
     pub fn paste(&mut self, text: &str, fold_chars: usize, fold_lines: usize) {
         let text = with_newlines(text);
         let (chars, lines) = (text.chars().count(), text.lines().count());
-        if chars <= fold_chars && lines <= fold_lines {
+        // What a terminal would obey is sent as it is, so it is not shown.
+        if chars <= fold_chars && lines <= fold_lines && sanitize(&text) == text {
             return self.insert(&text);
         }
         let placeholder = self.clipboard.fold(&text);
@@ -345,6 +346,17 @@ mod tests {
         assert_eq!(c.text(), "a👩‍👩‍👧");
         c.perform(Action::Backspace);
         assert_eq!(c.text(), "a");
+    }
+
+    #[test]
+    fn a_paste_that_cannot_be_shown_is_sent_as_it_is() {
+        let mut c = typed("");
+        let text = "עברית (abc)\u{200f}. \u{2028} \u{1b}[2J";
+        c.paste(text, 800, 10);
+        assert_eq!(c.text(), "[paste 1: 1 line, 20 characters]");
+        let sent = c.take();
+        assert!(sent == text && c.recall(&sent));
+        assert_eq!(c.expanded(), text);
     }
 
     #[test]

@@ -15,9 +15,7 @@ use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
 use crate::config::commands::{CopyWhat, WhileBusy};
 use crate::core::Exit;
-use crate::core::sanitize::sanitize;
 use crate::runtime::protocol::{Activity, Request};
-use crate::text::with_newlines;
 
 const ESC_MS: u64 = 800;
 const QUIT_MS: u64 = 2_000;
@@ -102,7 +100,7 @@ pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.open.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.ui.paste_fold_chars, app.config.ui.paste_fold_lines);
-    app.open.composer.paste(&sanitize(&with_newlines(text)), chars, lines);
+    app.open.composer.paste(text, chars, lines);
 }
 
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
