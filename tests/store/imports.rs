@@ -204,6 +204,25 @@ fn hidden_messages_and_calls_of_tools_are_left_out_and_counted() {
 }
 
 #[test]
+fn marks_of_sources_go_and_names_in_marks_stay() {
+    let node = |name: &str, parent: &str, role: &str, parts: &str| {
+        let content = format!(r#"{{"content_type": "text", "parts": {parts}}}"#);
+        let message = format!(r#"{{"author": {{"role": "{role}"}}, "content": {content}}}"#);
+        format!(r#""{name}": {{"parent": "{parent}", "message": {message}}}"#)
+    };
+    let marked = r#"["Fact\ue200cite\ue202turn0search0\ue202turn1\ue201. \ue200entity\ue202[\"city\",\"Oslo\",0]\ue201, \ue200url\ue202a page\ue202turn2\ue201"]"#;
+    let nodes = [
+        node("a", "r", "user", r#"["asked", ["nested"]]"#),
+        node("b", "a", "assistant", marked),
+        node("c", "b", "assistant", r#"{"0": "lost"}"#),
+    ];
+    let (imported, messages) = imported(&format!(r#"[{{"title": "T", "mapping": {{{}}}}}]"#, nodes.join(", ")));
+    let texts: Vec<_> = messages.iter().map(|m| m.text.as_str()).collect();
+    assert_eq!(texts, ["asked", "Fact. Oslo, a page"]);
+    assert_eq!(imported.left_out, LeftOut { other: 2, ..LeftOut::default() });
+}
+
+#[test]
 fn one_broken_conversation_is_named_and_the_others_are_imported() {
     let node = |parent: &str, text: &str| {
         format!(
