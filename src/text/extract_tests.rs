@@ -250,6 +250,32 @@ fn values_of_forms_and_notes_are_text() {
 }
 
 #[test]
+fn replaced_glyphs_and_words_from_right_to_left_are_read() {
+    let replaced = "BT /F1 12 Tf 72 720 Td (o) Tj /Span << /ActualText (ffi) >> BDC (XY) Tj EMC (ce) Tj ET";
+    assert_eq!(texts(pdf(&[(FONTS, replaced)], &[])), ["office"]);
+    let table = "begincmap 1 begincodespacerange <00> <FF> endcodespacerange \
+        2 beginbfrange <61> <7A> <05D0> <20> <5A> <0020> endbfrange endcmap";
+    let hebrew = [
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding /ToUnicode 9 0 R >>".to_owned(),
+        format!("<< /Length {} >>\nstream\n{table}\nendstream", table.len()),
+    ];
+    let more: Vec<&str> = hebrew.iter().map(String::as_str).collect();
+    let page = "/Resources << /Font << /F1 8 0 R >> >>";
+    // As they stand on the page, and one by one from right to left.
+    for content in ["(ABC cba 12 fed) Tj", "120 0 Td (d) Tj -6.7 0 Td (e) Tj -3.4 0 Td (f) Tj"] {
+        let read = texts(pdf(&[(page, &format!("BT /F1 12 Tf 72 720 Td {content} ET"))], &more));
+        assert_eq!(
+            read,
+            [if content.starts_with('(') {
+                "ABC \u{5d3}\u{5d4}\u{5d5} 12 \u{5d0}\u{5d1}\u{5d2}"
+            } else {
+                "\u{5d3}\u{5d4}\u{5d5}"
+            }]
+        );
+    }
+}
+
+#[test]
 fn narrow_letters_and_wide_columns_stay_as_they_are() {
     let letters = |text: &str| text.chars().map(|c| format!("({c}) Tj ")).collect::<String>();
     let narrow = format!("BT /F1 12 Tf 50 Tz 72 720 Td {} ET", letters("will all"));

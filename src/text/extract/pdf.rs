@@ -5,7 +5,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use encoding_rs::{UTF_16BE, WINDOWS_1252};
 use flate2::read::ZlibDecoder;
 use hayro_interpret::hayro_cmap::{CMap, CMapName, load_embedded};
 use hayro_interpret::hayro_syntax::content::ops::TypedInstruction;
@@ -16,7 +15,7 @@ use hayro_interpret::hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 use hayro_interpret::kurbo::{Affine, Rect};
 use hayro_interpret::{Context, InterpreterCache, InterpreterSettings, InterpreterWarning, interpret_page};
 
-use super::layout::Layout;
+use super::layout::{Layout, decoded};
 use super::{HEAD_BYTES, Page};
 use crate::core::caught::caught;
 
@@ -270,14 +269,7 @@ fn shows_text(annotation: &Dict<'_>) -> bool {
 /// A value as text, if there is any in it.
 fn words(value: &Object<'_>) -> Option<String> {
     let text = match value {
-        Object::String(text) => {
-            let bytes = text.as_bytes();
-            match (bytes.strip_prefix(b"\xFE\xFF"), bytes.strip_prefix(b"\xEF\xBB\xBF")) {
-                (Some(wide), _) => UTF_16BE.decode_without_bom_handling(wide).0.into_owned(),
-                (None, Some(utf8)) => String::from_utf8_lossy(utf8).into_owned(),
-                (None, None) => WINDOWS_1252.decode_without_bom_handling(bytes).0.into_owned(),
-            }
-        }
+        Object::String(text) => decoded(text.as_bytes()),
         Object::Name(name) => name.as_str().to_owned(),
         Object::Array(list) => list.iter::<Object<'_>>().filter_map(|one| words(&one)).collect::<Vec<_>>().join(", "),
         _ => return None,
