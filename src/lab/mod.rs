@@ -2,7 +2,7 @@
 //!
 //! | file | command |
 //! |---|---|
-//! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
+//! | `kernels` | `doctor --kernels`: operations against the oracle |
 //! | `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, sequences |
 //! | `sessions` | `bench sessions`: resume, undo, fork |

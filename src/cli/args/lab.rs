@@ -143,9 +143,6 @@ pub struct DoctorArgs {
     /// Check every GPU kernel against the CPU
     #[arg(long)]
     pub kernels: bool,
-    /// Measure each kernel's speed at the full model's sizes
-    #[arg(long)]
-    pub rates: bool,
     /// Verify every saved text and state, and repair what is damaged
     #[arg(long)]
     pub check: bool,

@@ -271,11 +271,6 @@ impl Cuda {
         self.device.check_guards()
     }
 
-    /// Drops captured steps: the next step under any key may do something else.
-    pub fn forget_steps(&mut self) {
-        self.touch();
-    }
-
     /// Marks that a buffer that CUDA graphs of any sequence may name was made or will be dropped.
     fn touch(&mut self) {
         self.graphs.clear();
