@@ -108,15 +108,6 @@ pub struct EvalArgs {
     /// Compare with this model instead: another form of the same weights
     #[arg(long, value_name = "MODEL", conflicts_with = "reference")]
     pub against: Option<String>,
-    /// Measure the perplexity of this text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub text: Option<PathBuf>,
-    /// Tokens of a window of --text
-    #[arg(long, value_name = "N", requires = "text", value_parser = whole(2..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
-    pub window: Option<usize>,
-    /// Tokens from one window of --text to the next
-    #[arg(long, value_name = "N", requires = "text", value_parser = whole(1..=MAX_POSITIONS - EVAL_ROOM - 1), allow_negative_numbers = true)]
-    pub stride: Option<usize>,
     /// Lengths of the documents with needles, and of the texts of --against
     // Every needle has room.
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(512..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
@@ -125,7 +116,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
     pub skip: Vec<String>,
     /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
-    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip"])]
+    #[arg(long, conflicts_with_all = ["reference", "against", "skip"])]
     pub looked: bool,
     /// Print the Python script that makes reference logits with Hugging Face transformers
     #[arg(long)]

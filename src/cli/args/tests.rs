@@ -179,8 +179,6 @@ fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
         ("bench", "decode", 2, 32_768),
         ("bench", "sample", 0, 524_288),
         ("bench", "sequences", 1, 16),
-        ("eval --text t", "window", 2, 1_047_552),
-        ("eval --text t", "stride", 1, 1_047_551),
         ("eval", "lengths", 512, 1_047_552),
     ];
     for (line, option, least, most) in options {

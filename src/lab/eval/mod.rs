@@ -3,7 +3,6 @@
 //! | part | question | file |
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
-//! | perplexity | what is its perplexity on a text (`--text`)? | `reference` |
 //! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
@@ -20,8 +19,6 @@ mod numbers;
 mod reference;
 #[cfg(test)]
 mod tests;
-
-use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -78,9 +75,9 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     }
     let (name, checkpoint) = open::measured(context)?;
     let (text, _) = open::text(&name)?;
-    let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
+    let more = args.reference.is_some() || args.against.is_some();
     if skips(args, "consistency") && skips(args, "needles") && !more {
-        let line = "nothing is left to judge: name --text, --against or reference logits, or skip less";
+        let line = "nothing is left to judge: name --against or reference logits, or skip less";
         return Err(Failure::usage(line));
     }
     let eval = Eval { context, args, checkpoint: &checkpoint, text: &text };
@@ -128,7 +125,6 @@ impl Eval<'_> {
         let Eval { context, args, checkpoint, text } = self;
         let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
         let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
-        let windows = args.text.as_ref().map(|path| self.windows(path)).transpose()?;
         let samples = match (&args.reference, &args.against) {
             (Some(path), _) => Some(reference::read(path, checkpoint.spec().vocab)?),
             (None, Some(other)) => Some(self.read_with(b, other, lengths, longest)?),
@@ -139,18 +135,11 @@ impl Eval<'_> {
             false => Vec::new(),
         };
         let needed = samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
-        let window = windows.as_ref().map_or(0, |(_, window, _)| *window);
-        let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
+        let mut subject = Subject::open(b, checkpoint, needed + EVAL_ROOM)?;
         let mut parts = Vec::new();
         if let Some(samples) = &samples {
             context.note("reference logits");
             parts.push(reference_part(&mut subject, samples, args.against.as_deref())?);
-        }
-        if let Some((tokens, window, stride)) = &windows {
-            context.note("perplexity");
-            let p = reference::perplexity(&mut subject, tokens, *window, *stride)?;
-            let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
-            parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
         }
         if !skips(args, "consistency") {
             context.note("consistency");
@@ -165,18 +154,6 @@ impl Eval<'_> {
             parts.push(needles_part(&cells));
         }
         Ok(parts)
-    }
-
-    /// Tokens of `--text`, window and stride.
-    fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
-        let mut tokens: Vec<Token> = self.text.tokenizer.bos.into_iter().collect();
-        for document in open::documents(self.context, path)? {
-            tokens.extend(self.text.tokenizer.encode_plain(&document.text)?);
-        }
-        let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
-        let stride = self.args.stride.unwrap_or((window / 2).max(1));
-        reference::check_windows(window, stride)?;
-        Ok((tokens, window, stride))
     }
 
     /// Logits of another form of the weights, without a budget.

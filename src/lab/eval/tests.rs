@@ -96,28 +96,6 @@ fn a_device_is_held_against_the_first_layers_on_the_cpu() {
 }
 
 #[test]
-fn perplexity_is_that_of_the_reference() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
-    let golden = crate::model::Tensors::open_files(&[dir.join("golden.safetensors")]).unwrap();
-    let checkpoint = Checkpoint::open_dir(&dir).unwrap();
-    let vocab = checkpoint.spec().vocab;
-    let ids: Vec<Token> = match golden.raw("input_ids").unwrap() {
-        (safetensors::Dtype::I64, _, data) => {
-            data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as Token).collect()
-        }
-        (other, shape, _) => panic!("{other:?} {shape:?}"),
-    };
-    let loaded = golden.get("logits", &[ids.len(), vocab]).unwrap();
-    let logits: Vec<f32> =
-        loaded.view().data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-    let rows = logits.chunks_exact(vocab).zip(&ids[1..]);
-    let loss = rows.map(|(row, next)| -numbers::log_prob(row, *next)).sum::<f64>() / (ids.len() - 1) as f64;
-    let mut subject = Subject::open(cpu(), &checkpoint, ids.len() + 64).unwrap();
-    let found = reference::perplexity(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
-    assert!((found.perplexity - loss.exp()).abs() < 1e-3 * loss.exp(), "{found:?}, the reference gives {}", loss.exp());
-}
-
-#[test]
 fn the_built_in_model_is_consistent_and_finds_needles() {
     let mut subject = subject(|_| ());
     let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap(), Vec::new()).unwrap();
@@ -161,21 +139,6 @@ fn a_reference_file_is_read_and_a_wrong_one_refused() {
     assert!(refused(3).contains("`logits.4` holds NaN at 2"), "{}", refused(3));
     std::fs::write(&path, b"nothing").unwrap();
     assert!(refused(3).contains("reference.safetensors"), "{}", refused(3));
-}
-
-#[test]
-fn every_token_of_a_text_is_counted_once_in_any_windows() {
-    let mut subject = subject(|_| ());
-    let tokens = needles::prose(&text(), 600).unwrap();
-    let whole = reference::perplexity(&mut subject, &tokens, 600, 300).unwrap();
-    let cut = reference::perplexity(&mut subject, &tokens, 256, 128).unwrap();
-    assert_eq!((whole.tokens, cut.tokens), (599, 599));
-    assert!((whole.loss.exp() - whole.perplexity).abs() < 1e-9 && cut.perplexity.is_finite());
-    // Fewer tokens before a token raise perplexity on the whole.
-    assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
-    for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
-        assert_eq!(reference::perplexity(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
-    }
 }
 
 /// Divergence of a packed folder from the built-in model, on a text that its statistics have not seen.
