@@ -3,7 +3,7 @@
 //! | part | question | file |
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
-//! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency` |
+//! | consistency | do prefill, decode, verify, saved state and speculation agree? | `consistency` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
@@ -26,7 +26,6 @@ use super::checks::{Check, word};
 use super::clients::failed;
 use super::subject::Subject;
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::cli::args::{EVAL_ROOM, EvalArgs};
 use crate::cli::devices::{self, Opened};
@@ -130,10 +129,6 @@ impl Eval<'_> {
             (None, Some(other)) => Some(self.read_with(b, other, lengths, longest)?),
             (None, None) => None,
         };
-        let agreements = match b.kind() != "cpu" && !skips(args, "consistency") {
-            true => self.first_layers(b)?,
-            false => Vec::new(),
-        };
         let needed = samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
         let mut subject = Subject::open(b, checkpoint, needed + EVAL_ROOM)?;
         let mut parts = Vec::new();
@@ -143,7 +138,7 @@ impl Eval<'_> {
         }
         if !skips(args, "consistency") {
             context.note("consistency");
-            parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?, agreements)?);
+            parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?)?);
         }
         if !skips(args, "needles") {
             let mut cells = Vec::new();
@@ -173,19 +168,6 @@ impl Eval<'_> {
             return Err(failed(format!("--against {other}: {line}")));
         }
         reference::of(&mut Subject::open(b, &reference, longest + EVAL_ROOM)?, &texts)
-    }
-
-    fn first_layers<B: DraftOps>(&self, b: &mut B) -> Result<Vec<Check>, Failure> {
-        self.context.note("the first layers against the CPU");
-        let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
-        // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
-        layers.prefill = Precision::Bf16;
-        let tokens = needles::prose(self.text, consistency::tokens_on_cpu(layers.spec()))?;
-        let mut cpu = Cpu::new();
-        let mut oracle = Subject::open(&mut cpu, &layers, tokens.len())?;
-        let mut device = Subject::open(b, &layers, tokens.len())?;
-        let slack = slack(&device);
-        consistency::against_cpu(&mut oracle, &mut device, &tokens, slack)
     }
 }
 
@@ -224,14 +206,9 @@ fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
     }
 }
 
-fn consistency_part<B: DraftOps>(
-    subject: &mut Subject<B>,
-    text: &[Token],
-    against_cpu: Vec<Check>,
-) -> Result<Part, Failure> {
+fn consistency_part<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Part, Failure> {
     let slack = slack(subject);
-    let mut list = against_cpu;
-    list.extend(consistency::measure(subject, text, slack)?);
+    let list = consistency::measure(subject, text, slack)?;
     let rows = list.iter().map(|check| format!("    {}", check.line())).collect();
     let ok = !list.iter().any(Check::missed);
     Ok(Part { name: "consistency", ok: Some(ok), rows, data: json!(list) })
