@@ -4,11 +4,11 @@ use super::super::checks::Check;
 use super::super::clients::{failed, greedy};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
-use super::scored;
+use super::{scored, single};
 use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
-use crate::engine::protocol::{SpecMode, Token};
+use crate::engine::protocol::{Precision, SpecMode, Token};
 use crate::engine::speculate::Decoder;
 
 /// Tokens decoded one by one and compared with the prefill.
@@ -17,9 +17,9 @@ const ROWS: usize = 8;
 const WRITTEN: u64 = 96;
 
 /// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state,
-/// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
-/// prefill and decode. An error is the greatest difference of a log-probability that counts, or a number of tokens.
-pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Check>, Failure> {
+/// and the text written with drafts against that without. An error is the greatest difference of a log-probability that
+/// counts, or a number of tokens.
+pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Vec<Check>, Failure> {
     let tokens = text.len();
     let Some(prompt) = tokens.checked_sub(STEPS).filter(|n| *n > 0) else {
         return Err(failed(format!("consistency needs a text of more than {STEPS} tokens, this one has {tokens}")));
@@ -48,12 +48,21 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     };
     let (verified, saved) = (bits(&decoded, &verified), bits(&decoded, &saved));
     let all = [
-        ("prefill and decode", Distances::of(STEPS, &distances).max_diff, slack),
+        ("prefill and decode", Distances::of(STEPS, &distances).max_diff, slack(subject)),
         ("decode and verify of 8 rows, rows that differ in a bit", verified, 0.0),
         ("saved and fresh state, rows that differ in a bit", saved, 0.0),
         ("speculation on and off, tokens that differ", different, 0.0),
     ];
     Ok(all.map(|(name, greatest, budget)| Check::compared(name, greatest, budget)).into())
+}
+
+/// The difference that arithmetic alone may make to a log-probability that counts. Decoding never uses fp8.
+fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
+    match subject.prefill {
+        Precision::Fp8 => 4.0,
+        Precision::Bf16 if single(subject.b) => 1e-2,
+        Precision::Bf16 => 0.5,
+    }
 }
 
 fn logits<B: Backend>(subject: &mut Subject<B>, text: &[Token], rows: &[usize]) -> Result<Vec<Vec<f32>>, Failure> {

@@ -7,7 +7,7 @@
 //! | needles | does it fetch facts from any depth of long documents? | `needles` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
-//! The report names every part that misses its budget, and the exit code is then 1. Budgets: on a device that computes
+//! The report names every check that misses its budget, and the exit code is then 1. Budgets: on a device that computes
 //! in f32 mean divergence from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below
 //! 0.01 with at least 95 % of rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another
 //! order).
@@ -22,8 +22,9 @@ mod tests;
 
 use serde_json::{Value, json};
 
-use super::checks::{Check, word};
+use super::checks::{Check, report};
 use super::clients::failed;
+use super::report::joined;
 use super::subject::Subject;
 use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
@@ -31,16 +32,14 @@ use crate::cli::args::{EVAL_ROOM, EvalArgs};
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::counted;
-use crate::engine::protocol::{Dtype, Precision, Token};
+use crate::engine::protocol::{Dtype, Token};
 use crate::model::Checkpoint;
 use crate::text::TextModel;
 
-use numbers::Distances;
-
 /// Tokens of the consistency part: enough that rows choose among blocks.
 const CONSISTENCY: usize = 4_608;
-/// Share of needles below which the part misses.
-const FOUND: f64 = 0.8;
+/// Greatest share of needles that may be missing.
+const LOST: f64 = 0.2;
 
 /// Reads a text from an empty state and passes the logits of `rows` (ascending) to `each`.
 fn scored<B: Backend>(
@@ -57,11 +56,12 @@ fn single<B: Backend>(b: &B) -> bool {
     b.cache_dtype() == Dtype::F32
 }
 
+/// Checks, tables for people, and the figures of `--json`.
+#[derive(Default)]
 struct Part {
-    name: &'static str,
-    ok: Option<bool>,
-    rows: Vec<String>,
-    data: Value,
+    checks: Vec<Check>,
+    lines: Vec<String>,
+    figures: Value,
 }
 
 pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
@@ -69,9 +69,21 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         context.print(reference::SCRIPT.trim_end())?;
         return Ok(Exit::Ok);
     }
-    if args.looked {
-        return report(context, &open::model(context)?.name, &[looked::measure(context, &args.lengths)?]);
+    let (model, parts) = match args.looked {
+        true => (open::model(context)?.name, vec![looked::measure(context, &args.lengths)?]),
+        false => judge(context, args)?,
+    };
+    let (mut checks, mut lines, mut figures) = (Vec::new(), Vec::new(), json!({"model": model}));
+    for part in parts {
+        checks.extend(part.checks);
+        lines.extend(part.lines);
+        figures = joined(figures, part.figures);
     }
+    report(context, model, &checks, figures, lines)
+}
+
+/// The model's name, and the parts that are not skipped.
+fn judge(context: &Context, args: &EvalArgs) -> Result<(String, Vec<Part>), Failure> {
     let (name, checkpoint) = open::measured(context)?;
     let (text, _) = open::text(&name)?;
     let more = args.reference.is_some() || args.against.is_some();
@@ -85,27 +97,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => eval.judge(&mut *cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
-    report(context, checkpoint.name(), &parts)
-}
-
-/// Prints the parts; exit code 1 if one misses its budget.
-fn report(context: &Context, model: &str, parts: &[Part]) -> Result<Exit, Failure> {
-    let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-    let as_json = || {
-        let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
-        let parts: Value = parts.iter().map(part).collect();
-        json!({"model": model, "ok": missed.is_empty(), "missed": missed, "parts": parts})
-    };
-    let as_text = || {
-        let mut out = model.to_owned();
-        for p in parts {
-            out.push_str(&format!("\n{:>4} {}", word(p.ok), p.name));
-            p.rows.iter().for_each(|row| out.push_str(&format!("\n{row}")));
-        }
-        out
-    };
-    context.result(as_json, as_text)?;
-    Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
+    Ok((checkpoint.name().to_owned(), parts))
 }
 
 fn skips(args: &EvalArgs, part: &str) -> bool {
@@ -138,7 +130,8 @@ impl Eval<'_> {
         }
         if !skips(args, "consistency") {
             context.note("consistency");
-            parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?)?);
+            let checks = consistency::measure(&mut subject, &needles::prose(text, CONSISTENCY)?)?;
+            parts.push(Part { checks, ..Part::default() });
         }
         if !skips(args, "needles") {
             let mut cells = Vec::new();
@@ -177,48 +170,33 @@ fn reference_part<B: Backend>(
     against: Option<&str>,
 ) -> Result<Part, Failure> {
     let rows = reference::compare(subject, samples)?;
-    let ok = against.is_none().then(|| within_budget(&rows, single(subject.b)));
+    let mut checks = Vec::new();
+    if against.is_none() {
+        let (mean, other) = if single(subject.b) { (1e-5, 0.02) } else { (0.01, 0.05) };
+        for r in &rows {
+            let (length, count) = (r.length, r.rows as f64);
+            checks.push(Check::compared(format!("reference, {length} tokens: mean KLD"), r.mean_kl, mean));
+            let name = format!("reference, {length} tokens: rows with another likeliest token");
+            checks.push(Check::compared(name, (count * (1.0 - r.same_top)).round(), count * other));
+        }
+    }
+    let left_out = samples.len() - rows.len();
+    if left_out > 0 {
+        let name = format!("reference: {} longer than the context", counted(left_out as u64, "text"));
+        checks.push(Check { name, ok: rows.is_empty().then_some(false), ..Check::default() });
+    }
     let head = "      tokens  rows    mean KLD     99% KLD same top  max diff";
     let mut lines = vec![against.map_or_else(|| head.to_owned(), |against| format!("{head}   against {against}"))];
     for r in &rows {
         let (mean, p99, top, diff) = (r.mean_kl, r.p99_kl, 100.0 * r.same_top, r.max_diff);
         lines.push(format!("    {:>8} {:>5} {mean:>11.2e} {p99:>11.2e} {top:>7.1}% {diff:>9.4}", r.length, r.rows));
     }
-    let left_out = samples.len() - rows.len();
-    if left_out > 0 {
-        lines.push(format!("    left out, longer than the context: {}", counted(left_out as u64, "text")));
-    }
-    Ok(Part { name: "reference", ok, rows: lines, data: json!({"against": against, "lengths": rows}) })
-}
-
-fn within_budget(rows: &[Distances], single: bool) -> bool {
-    let (mean, top) = if single { (1e-5, 0.98) } else { (0.01, 0.95) };
-    // Written so that a NaN misses.
-    !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
-}
-
-/// The difference that arithmetic alone may make to a log-probability that counts. Decoding never uses fp8.
-fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
-    match subject.prefill {
-        Precision::Fp8 => 4.0,
-        Precision::Bf16 if single(subject.b) => 1e-2,
-        Precision::Bf16 => 0.5,
-    }
-}
-
-fn consistency_part<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Part, Failure> {
-    let slack = slack(subject);
-    let list = consistency::measure(subject, text, slack)?;
-    let rows = list.iter().map(|check| format!("    {}", check.line())).collect();
-    let ok = !list.iter().any(Check::missed);
-    Ok(Part { name: "consistency", ok: Some(ok), rows, data: json!(list) })
+    Ok(Part { checks, lines, figures: json!({"against": against, "reference": rows}) })
 }
 
 fn needles_part(cells: &[needles::Cell]) -> Part {
     let (questions, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.questions, f + c.found));
-    let ok = found as f64 >= FOUND * questions as f64;
-    let mut rows = vec![format!("    {found} of {questions} found")];
-    rows.extend(needles::table(cells));
-    let data = json!({"asked": questions, "found": found, "cells": cells});
-    Part { name: "needles", ok: Some(ok), rows, data }
+    let lost = (questions - found) as f64 / questions as f64;
+    let check = Check::compared(format!("share of {questions} needles that is not found"), lost, LOST);
+    Part { checks: vec![check], lines: needles::table(cells), figures: json!({"needles": cells}) }
 }

@@ -1,5 +1,6 @@
 //! The parts on the built-in model and on models with a planted error: at least one part reports each error.
 
+use super::numbers::Distances;
 use super::*;
 use crate::backend::cpu::{Cpu, Planted};
 use crate::core::spec::{ModelSpec, ScoreNorm};
@@ -23,6 +24,10 @@ fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<'static, Cpu> {
     Subject::open(cpu(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
 }
 
+fn missed(checks: &[Check]) -> bool {
+    checks.iter().any(Check::missed)
+}
+
 /// The built-in model's own logits, at lengths where rows choose among blocks.
 fn samples() -> Vec<reference::Sample> {
     let texts = [needles::prose(&text(), 512).unwrap(), needles::prose(&text(), 4_200).unwrap()];
@@ -33,7 +38,7 @@ fn samples() -> Vec<reference::Sample> {
 fn errors_planted_in_the_shape_are_reported_by_the_reference() {
     let samples = samples();
     let same = reference_part(&mut subject(|_| ()), &samples, None).unwrap();
-    assert_eq!(same.ok, Some(true), "{:?}", same.rows);
+    assert!(!missed(&same.checks) && same.checks.len() == 4, "{:?}", same.checks);
     let planted: [(&str, fn(&mut ModelSpec)); 4] = [
         ("normaliser of the other compressed keys", |s| s.sparse.score_norm = ScoreNorm::Level1),
         ("no gate in lightning layers", |s| s.lightning.output_gate = false),
@@ -42,7 +47,7 @@ fn errors_planted_in_the_shape_are_reported_by_the_reference() {
     ];
     for (what, change) in planted {
         let part = reference_part(&mut subject(change), &samples, None).unwrap();
-        assert_eq!((part.name, part.ok), ("reference", Some(false)), "{what}: {:?}", part.rows);
+        assert!(missed(&part.checks), "{what}: {:?}", part.checks);
     }
 }
 
@@ -55,28 +60,24 @@ fn errors_planted_in_the_arithmetic_are_reported() {
         let mut subject = subject(|_| ());
         subject.b.planted = Some(planted);
         let reference = reference_part(&mut subject, &samples, None).unwrap();
-        let consistency = consistency_part(&mut subject, &needles::prose(&text(), 512).unwrap()).unwrap();
-        let missed: Vec<&str> =
-            [&reference, &consistency].iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-        assert!(
-            missed.contains(&expected),
-            "{planted:?}: missed {missed:?}; {:?} {:?}",
-            reference.rows,
-            consistency.rows
-        );
+        let consistency = consistency::measure(&mut subject, &needles::prose(&text(), 512).unwrap()).unwrap();
+        let found = if expected == "reference" { &reference.checks } else { &consistency };
+        assert!(missed(found), "{planted:?}: {:?} {consistency:?}", reference.checks);
     }
 }
 
 #[test]
 fn the_built_in_model_is_consistent_and_finds_needles() {
     let mut subject = subject(|_| ());
-    let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap()).unwrap();
-    assert_eq!(part.ok, Some(true), "{:#?}", part.rows);
+    let checks = consistency::measure(&mut subject, &needles::prose(&text(), 1_024).unwrap()).unwrap();
+    assert!(!missed(&checks), "{checks:#?}");
     let cells = needles::measure(&mut subject, &text(), 1_024).unwrap();
     let questions: usize = cells.iter().map(|c| c.questions).sum();
     assert_eq!((cells.len(), questions), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
     assert!(cells.iter().all(|c| c.length.abs_diff(1_024) < 512), "{cells:?}");
-    assert_eq!(needles_part(&cells).rows.len(), 2 + needles::DEPTHS.len());
+    let part = needles_part(&cells);
+    assert_eq!(part.lines.len(), 1 + needles::DEPTHS.len());
+    assert!(!missed(&part.checks), "{:?}", part.checks);
 }
 
 #[test]
