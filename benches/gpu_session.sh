@@ -4,15 +4,15 @@
 #
 #   benches/gpu_session.sh PROGRAM OUT_DIR [COMMIT]
 #
-# Files in OUT_DIR (at most 7): summary.txt, doctor.json, fixtures.json, chat.json, bench.json (one object a line),
-# variants.json, log.txt. The summary is printed last.
+# Files in OUT_DIR (at most 6): summary.txt, doctor.json, fixtures.json, chat.json, bench.json (one object a line),
+# log.txt. The summary is printed last.
 set -u
 program=$(realpath "$1"); out=$2; commit=${3:-unknown}
 budget=${SALA_SESSION_SECONDS:-240}
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$out"
 log=$out/log.txt; summary=$out/summary.txt
-: >"$log"; : >"$summary"; : >"$out/bench.json"; : >"$out/variants.json"; : >"$out/chat.json"
+: >"$log"; : >"$summary"; : >"$out/bench.json"; : >"$out/chat.json"
 begun=$(date +%s)
 left() { echo $((budget - ($(date +%s) - begun))); }
 say() { printf '%s\n' "$*" | tee -a "$summary"; }
@@ -94,13 +94,7 @@ if [ "$(left)" -gt 70 ]; then
         --context 1048576 --decode 32 --no-verify --no-save
 fi
 
-# 5. Choices, while there is time.
-for choice in "--own-gemm" "--prefill-rows 2048" "--prefill-rows 8192" "--no-graphs"; do
-    part "variant $choice" 15 "+$out/variants.json" "$program" bench --json --device cuda --commit "$commit ($choice)" --model synthetic:9b \
-        --fill random --context 16384 --decode 16 --sample 16384 --no-verify --no-save $choice
-done
 say; say "all of it: $(($(date +%s) - begun)) s"
 show "$out/bench.json" "$rows" >/dev/null
-show "$out/variants.json" "$rows"
 tail -c 1500 "$log"
 rm -rf "$SALA_CHAT_DATA_DIR"

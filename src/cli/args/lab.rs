@@ -13,9 +13,6 @@ use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 /// Context reserved after the longest text of `eval`, for questions and answers.
 pub const EVAL_ROOM: usize = 1_024;
 
-/// Upper limit for the rows of a prefill pass: no card gains from more.
-const MOST_PREFILL_ROWS: usize = 65_536;
-
 pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Clone,
@@ -85,15 +82,6 @@ pub enum FillArg {
 /// Choices about a GPU, for measurements.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TuningArgs {
-    /// Rows of a prefill pass; 0 chooses by memory
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=MOST_PREFILL_ROWS), allow_negative_numbers = true, hide = true)]
-    pub prefill_rows: usize,
-    /// Never use a GEMM library
-    #[arg(long, hide = true)]
-    pub own_gemm: bool,
-    /// Launch every kernel singly instead of replaying CUDA graphs
-    #[arg(long, hide = true)]
-    pub no_graphs: bool,
     /// Keep within the limits of another card: sm_80, sm_86, sm_89 or sm_120
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
