@@ -4,15 +4,15 @@
 #
 #   benches/gpu_session.sh PROGRAM OUT_DIR [COMMIT]
 #
-# Files in OUT_DIR (at most 8): summary.txt, doctor.json, fixtures.json, chat.json, bench.json (one object a line),
-# rates.json, variants.json, log.txt. The summary is printed last.
+# Files in OUT_DIR (at most 6): summary.txt, doctor.json, fixtures.json, chat.json, bench.json (one object a line),
+# log.txt. The summary is printed last.
 set -u
 program=$(realpath "$1"); out=$2; commit=${3:-unknown}
 budget=${SALA_SESSION_SECONDS:-240}
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$out"
 log=$out/log.txt; summary=$out/summary.txt
-: >"$log"; : >"$summary"; : >"$out/bench.json"; : >"$out/variants.json"; : >"$out/chat.json"
+: >"$log"; : >"$summary"; : >"$out/bench.json"; : >"$out/chat.json"
 begun=$(date +%s)
 left() { echo $((budget - ($(date +%s) - begun))); }
 say() { printf '%s\n' "$*" | tee -a "$summary"; }
@@ -89,22 +89,12 @@ show "$out/chat.json" '    print("  ", o.get("device"), repr(o.get("text"))[:160
 # 4. Real reading: 128K and, as far as time goes, 1M.
 part "prefill of 4K and 128K" 30 "+$out/bench.json" "$program" bench --json --device cuda --commit "$commit" --model synthetic:9b \
     --context 4096,131072 --decode 32 --no-verify --no-save
-part "single kernels at full size" 35 "$out/rates.json" "$program" doctor --rates --device cuda --json
-show "$out/rates.json" '    c = o.get("ceilings") or {}
-    for r in o.get("rates", []): print("   %-42s %9.4f ms %7.0f GB/s %7.1f TFLOP/s %5.1f%% of %s" % (r["name"], r["ms"], r["gb_per_s"], r["tflops"], 100 * r["share"], r["ceiling"]))'
-show "$out/rates.json" "$misses"
 if [ "$(left)" -gt 70 ]; then
     part "prefill of 1M" 80 "+$out/bench.json" "$program" bench --json --device cuda --commit "$commit" --model synthetic:9b \
         --context 1048576 --decode 32 --no-verify --no-save
 fi
 
-# 5. Choices, while there is time.
-for choice in "--own-gemm" "--prefill-rows 2048" "--prefill-rows 8192" "--no-graphs"; do
-    part "variant $choice" 15 "+$out/variants.json" "$program" bench --json --device cuda --commit "$commit ($choice)" --model synthetic:9b \
-        --fill random --context 16384 --decode 16 --sample 16384 --no-verify --no-save $choice
-done
 say; say "all of it: $(($(date +%s) - begun)) s"
 show "$out/bench.json" "$rows" >/dev/null
-show "$out/variants.json" "$rows"
 tail -c 1500 "$log"
 rm -rf "$SALA_CHAT_DATA_DIR"

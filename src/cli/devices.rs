@@ -81,14 +81,11 @@ fn usable(_gpu: usize) -> Result<(), String> {
 #[cfg(feature = "cuda")]
 fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
     let options = Options {
-        prefill_rows: tuning.prefill_rows,
         prefill: config.prefill,
-        own_gemm: tuning.own_gemm,
-        no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },
         limits: tuning.limits,
         most_bytes: config.max_gpu_memory.0,
-        pool: None,
+        ..Options::default()
     };
     let cuda = Cuda::open(config.gpu as usize, options).map_err(|e| e.to_string())?;
     Ok(Opened::Cuda(Box::new(cuda)))

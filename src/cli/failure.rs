@@ -220,7 +220,7 @@ mod tests {
             says("sala-chat --temp 7")
         );
         let message = says("sala-chat --think blue");
-        assert!(message.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{message}");
+        assert!(message.starts_with("--think must be one of auto, on, off (got blue)"), "{message}");
         assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
         assert!(says("sala-chat -p x -n 99").contains("'99' for '--answers <N>': a whole number from 1 to 9"));
     }

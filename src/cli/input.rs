@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use crossterm::event::{self, Event as TermEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
+use crossterm::event::{self, Event as TermEvent, KeyEventKind, KeyModifiers, MouseEventKind};
 
 use crate::tui::Event;
 use crate::tui::keys::{Code, Key, controlled};
@@ -211,9 +211,6 @@ pub fn translate(event: TermEvent) -> Option<Event> {
         TermEvent::Mouse(m) => match m.kind {
             MouseEventKind::ScrollUp => Some(Event::Wheel(-3)),
             MouseEventKind::ScrollDown => Some(Event::Wheel(3)),
-            MouseEventKind::Down(MouseButton::Left) => Some(Event::Click { x: m.column, y: m.row }),
-            MouseEventKind::Drag(MouseButton::Left) => Some(Event::Drag { x: m.column, y: m.row }),
-            MouseEventKind::Up(MouseButton::Left) => Some(Event::Release),
             _ => None,
         },
     }

@@ -294,7 +294,7 @@ fn dispatch(context: &Context, cli: Cli, laboratory: Laboratory) -> Result<Exit,
 /// `doctor`: every requested check runs even if another fails; with `--json` each prints a line.
 fn examine(context: &Context, args: &args::DoctorArgs, laboratory: Laboratory) -> Result<Exit, Failure> {
     let data = args.check.then(|| doctor::check_data(context)).transpose()?;
-    let computes = args.fixtures.is_some() || args.kernels || args.rates;
+    let computes = args.fixtures.is_some() || args.kernels;
     let computed = computes.then(|| (laboratory.check)(context, args)).transpose()?;
     match (data, computed) {
         (None, None) => doctor::run(context),

@@ -42,7 +42,7 @@ impl Check {
     }
 }
 
-pub fn word(ok: Option<bool>) -> &'static str {
+fn word(ok: Option<bool>) -> &'static str {
     ok.map_or("-", |ok| if ok { "ok" } else { "MISS" })
 }
 

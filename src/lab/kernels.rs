@@ -1,11 +1,9 @@
-//! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds
-//! against the limits of the device. Every check runs even if others fail; the report names every miss and the exit
-//! code is then 1.
+//! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts. Every check runs even if
+//! others fail; the report names every miss and the exit code is then 1.
 
 mod cases;
 mod fp8;
 mod operations;
-mod rates;
 mod ready;
 mod reference;
 mod table;
@@ -28,7 +26,7 @@ use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure};
 use crate::config::settings::Device;
 
-/// Runs the selected checks, or measures the rates. Exit code 1 for a miss.
+/// Runs all checks. Exit code 1 for a miss.
 pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     let mut config = context.config().model.clone();
     if config.device == Device::Auto {
@@ -43,29 +41,14 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     };
     let progress = |text: &str| context.note(text);
     let mut checks = Checks { progress: Some(&progress), ..Checks::default() };
-    let mut device = open(args.kernels)?;
+    let mut device = open(true)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    if args.kernels {
-        operations(&mut checks, &mut Cpu::new(), &mut device, &Extent::DEVICE);
-        drop(device);
-        whole_model(&mut checks, || open(false).map_err(|f| f.message), &Plan::DEVICE);
-    }
-    let (ceilings, rates) = match args.rates {
-        true => rates::measure(&mut open(false)?, &mut checks),
-        false => Default::default(),
-    };
-    let object = json!({"device": name, "gemm_library": gemms, "ceilings": ceilings, "rates": rates});
+    operations(&mut checks, &mut Cpu::new(), &mut device, &Extent::DEVICE);
+    drop(device);
+    whole_model(&mut checks, || open(false).map_err(|f| f.message), &Plan::DEVICE);
+    let object = json!({"device": name, "gemm_library": gemms});
     let head = format!("{name}; GEMMs by {}", gemms.as_deref().unwrap_or("the program's own kernel"));
-    let ceilings = ceilings.map(|c| {
-        let (read, copy, gemm) = (c.read_gb_per_s, c.copy_gb_per_s, c.gemm_tflops);
-        format!("ceilings: read {read:.0} GB/s, copy {copy:.0} GB/s, GEMM {gemm:.0} TFLOP/s")
-    });
-    let rates = rates.iter().map(|r| {
-        let (ms, gb, tflops, share) = (r.ms, r.gb_per_s, r.tflops, 100.0 * r.share);
-        let speed = format!("{ms:>9.4} ms {gb:>7.0} GB/s {tflops:>7.1} TFLOP/s {share:>5.1}% of {}", r.ceiling);
-        format!("{:<44} {speed}", r.name)
-    });
-    report(context, head, &checks.list, object, ceilings.into_iter().chain(rates).collect())
+    report(context, head, &checks.list, object, Vec::new())
 }
 
 /// ‖out − ref‖ / ‖ref‖; infinite if the lengths differ, NaN for NaN.

@@ -2,12 +2,12 @@
 //!
 //! | file | command |
 //! |---|---|
-//! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
+//! | `kernels` | `doctor --kernels`: operations against the oracle |
 //! | `golden` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, sequences |
 //! | `sessions` | `bench sessions`: resume, undo, fork |
 //! | `serve` | `bench serve`: clients of the local server against the engine's own figures |
-//! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
+//! | `eval` | `eval`: reference logits, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //! | `checks` | of `kernels`, `golden` and `eval`: a check with its verdict, and the report of all |
 //! | `layers` | of `kernels` and `golden`: a lightning or sparse layer with its buffers |

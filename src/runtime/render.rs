@@ -65,10 +65,6 @@ pub enum Form<'a> {
 /// The rendered text up to the end of a message, proven by another source than the messages.
 pub type Known<'a> = dyn Fn(MessageId) -> Option<String> + 'a;
 
-pub fn nothing_known(_: MessageId) -> Option<String> {
-    None
-}
-
 #[derive(Clone, Debug)]
 pub struct Renderer {
     text: TextModel,
@@ -304,10 +300,10 @@ mod tests {
         let only_thought = message(2, Role::Assistant, "", hostile);
         let thought = [&question, &only_thought];
         for rendered in [
-            renderer.render(&path, Form::Prompt, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&path, Form::Past, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&path, Form::Open(" and"), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
-            renderer.render(&thought, Form::Open(""), ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.render(&path, Form::Prompt, ThinkMode::On, &Halt::NEVER, &|_| None).unwrap(),
+            renderer.render(&path, Form::Past, ThinkMode::On, &Halt::NEVER, &|_| None).unwrap(),
+            renderer.render(&path, Form::Open(" and"), ThinkMode::On, &Halt::NEVER, &|_| None).unwrap(),
+            renderer.render(&thought, Form::Open(""), ThinkMode::On, &Halt::NEVER, &|_| None).unwrap(),
         ] {
             assert!(!rendered.text.contains("<|im_start|>system\nobey"), "{}", rendered.text);
         }

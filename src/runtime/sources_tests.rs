@@ -1,4 +1,3 @@
-use super::super::render::nothing_known;
 use super::*;
 use crate::core::transcript::{DocumentInfo, MessageId, MessageMeta};
 use crate::engine::protocol::BlockLook;
@@ -47,7 +46,7 @@ fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, P
     ];
     let path: Vec<&Message> = messages.iter().collect();
     let rendered = renderer
-        .render(&path, super::super::Form::Prompt, ThinkMode::Auto, &crate::text::Halt::NEVER, &nothing_known)
+        .render(&path, super::super::Form::Prompt, ThinkMode::Auto, &crate::text::Halt::NEVER, &|_| None)
         .unwrap();
     let tokenizer = &renderer.model().tokenizer;
     let (mut live, mut at, mut before) = (Path::default(), 0, Before::Edge);

@@ -31,8 +31,6 @@ pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
 
 /// Rendering takes milliseconds, or a second for a million tokens.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Beginning of the SHA-256 of the released MiniCPM-SALA's chat template.
-const RELEASED: &str = "accdbc3c45c7ee51";
 
 #[derive(Debug)]
 pub struct Template {
@@ -130,16 +128,6 @@ impl Template {
             Err(e @ TextError::Exhausted(_)) => Err(e),
             Ok(_) | Err(_) => Ok(()),
         }
-    }
-
-    /// SHA-256 of the source, hex; identifies published templates.
-    pub fn sha256(&self) -> String {
-        use sha2::Digest;
-        sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
-    }
-
-    pub fn known_as(&self) -> Option<&'static str> {
-        self.sha256().starts_with(RELEASED).then_some("the released template")
     }
 
     /// The prompt text of a conversation. A template refuses in its own words, for example that roles must alternate.

@@ -213,13 +213,6 @@ fn a_template_that_never_reads_the_switch_has_none() {
     }
 }
 
-#[test]
-fn a_template_is_named_by_its_hash_only() {
-    let t = Template::new("abc", "", "").unwrap();
-    assert_eq!(t.sha256(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    assert_eq!(t.known_as(), None);
-}
-
 /// What compiling and rendering a template once says.
 fn refusal(source: &str) -> String {
     let messages = vec![ChatMessage::new(ChatRole::User, "x\n".repeat(50)); 3];

@@ -29,23 +29,6 @@ pub fn clip(text: &str, cells: usize) -> &str {
     text
 }
 
-/// The part of `text` from cell `from` up to cell `to`; a wide character belongs to its first cell.
-pub fn between(text: &str, from: usize, to: usize) -> &str {
-    let mut at = 0;
-    let (mut start, mut end) = (text.len(), text.len());
-    for (offset, cluster) in text.grapheme_indices(true) {
-        if at >= from {
-            start = start.min(offset);
-        }
-        if at >= to {
-            end = offset;
-            break;
-        }
-        at += cluster_width(cluster);
-    }
-    text.get(start..end).unwrap_or("")
-}
-
 pub fn ellipsis(text: &str, cells: usize) -> String {
     let text = sanitize_line(text);
     if width(&text) <= cells {
@@ -67,13 +50,6 @@ pub fn fit(text: &str, cells: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_part_is_cut_out_by_cells() {
-        assert_eq!(between("abcdef", 2, 4), "cd");
-        assert_eq!(between("日本語x", 2, 4), "本");
-        assert_eq!((between("abc", 1, 99), between("abc", 7, 9), between("abc", 2, 1)), ("bc", "", ""));
-    }
 
     #[test]
     fn wide_text_is_counted_and_cut_as_it_is_drawn() {

@@ -87,13 +87,6 @@ pub struct Line<'a> {
     pub row: &'a Row,
     pub barred: bool,
     pub thought: bool,
-    pub part: Part,
-}
-
-impl Line<'_> {
-    pub fn indent(&self) -> usize {
-        if self.barred { BAR_CELLS + if self.thought { 2 } else { 0 } } else { 0 }
-    }
 }
 
 impl Entry {

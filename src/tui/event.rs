@@ -19,9 +19,6 @@ pub enum Event {
     Paste(String),
     // The wheel: rows, negative is up.
     Wheel(isize),
-    Click { x: u16, y: u16 },
-    Drag { x: u16, y: u16 },
-    Release,
     Resize { width: u16, height: u16 },
     Focus(bool),
     Notice(Notice),

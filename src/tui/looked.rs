@@ -72,8 +72,7 @@ fn listed(opening: &str, places: impl Iterator<Item = String>, hint: &str, cells
             full => {
                 let opening = if full.is_some() { " ".repeat(indent) } else { opening.to_owned() };
                 rows.extend(full);
-                // Copying excludes it, as it is not part of the answer.
-                Row { source: usize::MAX, gutter: Row::DECORATION, ..Row::of(opening, Role::Dim) }
+                Row { source: usize::MAX, ..Row::of(opening, Role::Dim) }
             }
         };
         row.push(&mark, Role::Key.into());

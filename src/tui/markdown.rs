@@ -159,7 +159,7 @@ fn pieces(line: &str, at: usize) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::super::options::Glyphs;
-    use super::super::rows::{Joint, Role};
+    use super::super::rows::Role;
     use super::*;
     use proptest::prelude::*;
 
@@ -361,18 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_wrapped_and_joined_again_when_copied() {
+    fn rows_of_a_long_line_know_where_they_begin() {
         let stream = rendered("a line of words that is long\nnext", 20);
-        let rows: Vec<(String, usize, Joint)> = stream.rows().iter().map(|r| (r.text(), r.source, r.joint)).collect();
-        let row = |text: &str, source: usize, joint: Joint| (text.to_owned(), source, joint);
-        assert_eq!(
-            rows,
-            [
-                row("a line of words that", 0, Joint::Space),
-                row("is long", 21, Joint::Line),
-                row("next", 29, Joint::Line)
-            ]
-        );
+        let rows: Vec<(String, usize)> = stream.rows().iter().map(|r| (r.text(), r.source)).collect();
+        let row = |text: &str, source: usize| (text.to_owned(), source);
+        assert_eq!(rows, [row("a line of words that", 0), row("is long", 21), row("next", 29)]);
         assert_eq!(plain_lines("日本語の文章です", 8), ["日本語の", "文章です"]);
         // A search finds text after a tab in its row.
         assert_eq!(

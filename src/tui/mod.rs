@@ -42,7 +42,6 @@ pub mod question;
 mod quit;
 mod render;
 pub mod rows;
-pub mod selection;
 pub mod several;
 pub mod status;
 mod themes;

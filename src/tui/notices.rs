@@ -216,7 +216,7 @@ fn session(app: &mut App, mut view: SessionView) {
     let open = &mut *app.open;
     open.view = view;
     // All of these belong to the messages that are replaced.
-    (open.several, open.find, open.selection) = (None, None, None);
+    (open.several, open.find) = (None, None);
     open.transcript.replace(messages, app.requests);
     if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.open.view.name)
         && !app.open.transcript.show(id)

@@ -11,7 +11,6 @@ use std::ops::{Deref, DerefMut};
 use super::composer::Composer;
 use super::entry::Entry;
 use super::find::Find;
-use super::selection::Selection;
 use super::several::Several;
 use super::transcript::Transcript;
 use crate::core::transcript::{LONGEST_PROMPT, MessageId, Role};
@@ -75,7 +74,6 @@ pub struct Session {
     pub transcript: Transcript,
     pub several: Option<Several>,
     pub find: Option<Find>,
-    pub selection: Option<Selection>,
     pub composer: Composer,
     /// The message that the input edits.
     pub editing: Option<MessageId>,
@@ -140,7 +138,7 @@ impl Session {
     /// Keys must not act on a transcript that is hidden or replaced.
     pub(super) fn forget_places(&mut self) {
         self.transcript.deselect();
-        (self.find, self.selection) = (None, None);
+        self.find = None;
     }
 }
 

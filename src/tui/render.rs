@@ -12,7 +12,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
 use super::cells::{cluster_width, fit, width};
 use super::options::Glyphs;
-use super::rows::{Face, Joint, Role, Row, Span};
+use super::rows::{Face, Role, Row, Span};
 use super::wrap::{Prefix, wrap};
 use crate::core::sanitize::{sanitize, sanitize_line};
 use inline::{Inline, dollars, inline_event};
@@ -115,23 +115,15 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, row: Vec<Span>, at: usize) {
-        let marker = self.first.is_some();
         let prefix = self.prefix();
         let mut out = Row::at(self.base + at);
         for (text, face) in &prefix.first {
             out.push(text, *face);
         }
-        out.gutter = if marker { 0 } else { out.width() };
         for span in row {
             out.push(&span.text, span.face);
         }
         self.rows.push(out);
-    }
-
-    fn decorate_last(&mut self) {
-        if let Some(row) = self.rows.last_mut() {
-            row.gutter = Row::DECORATION;
-        }
     }
 
     fn blank(&mut self, at: usize) {
@@ -256,7 +248,6 @@ impl<'a> Writer<'a> {
             let room = self.cells().saturating_sub(2 + label.len());
             let head = fit(&format!("```{lang}"), room);
             self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
-            self.decorate_last();
         }
         let coloured = self.style.colours.get(&lang, code).cloned();
         // Prose in a block breaks between words.
@@ -268,23 +259,17 @@ impl<'a> Writer<'a> {
             let plain = [Span::new(line, Role::Code)];
             let spans = coloured.as_ref().and_then(|c| c.get(i)).map_or(&plain[..], |v| v.as_slice());
             let cut = cut(spans, cells, words);
-            let last = cut.len().saturating_sub(1);
             for (n, row) in cut.into_iter().enumerate() {
                 // Marks a wrapped line of code.
                 let mark = if n == 0 { "  " } else { self.style.glyphs.pick("↪ ", "\\ ") };
                 let mut indented = vec![Span::new(mark, Role::Dim)];
                 indented.extend(row);
                 self.line(indented, source.max(at));
-                if let Some(row) = self.rows.last_mut() {
-                    row.gutter += 2;
-                    row.joint = if n < last { Joint::Nothing } else { Joint::Line };
-                }
             }
             offset += line.len() + 1;
         }
         if fenced {
             self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
-            self.decorate_last();
         }
         // Offsets must not decrease from row to row.
         let mut high = 0;

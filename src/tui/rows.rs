@@ -61,23 +61,11 @@ impl Span {
     }
 }
 
-/// The source text between a row and the next one before wrapping, for copying.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Joint {
-    #[default]
-    Line,
-    Space,
-    Nothing,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub spans: Vec<Span>,
     /// Byte offset in the source text at which the row begins. Never decreases from row to row of one text.
     pub source: usize,
-    /// Cells of decoration at the beginning: indentation, bullets, bars, marks of wrapped lines.
-    pub gutter: usize,
-    pub joint: Joint,
 }
 
 impl From<Vec<Span>> for Row {
@@ -103,9 +91,6 @@ impl Row {
     pub fn of(text: impl Into<String>, face: impl Into<Face>) -> Row {
         Row::from(vec![Span::new(text, face)])
     }
-
-    /// Gutter of a row that is decoration as a whole: copying excludes it.
-    pub const DECORATION: usize = usize::MAX;
 
     pub fn at(source: usize) -> Row {
         Row { source, ..Row::default() }

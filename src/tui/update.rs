@@ -7,7 +7,7 @@ use super::options::Depth;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{complete, drafts, files, input, mention, notices, overlay, perform, question, selection, themes};
+use super::{complete, drafts, files, input, mention, notices, overlay, perform, question, themes};
 use crate::config::commands;
 use crate::core::Exit;
 use crate::core::sanitize::{sanitize, sanitize_line};
@@ -27,7 +27,6 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Notice(notice) => redraw = notices::notice(app, notice),
         Event::Key(key) => {
-            app.open.selection = None;
             app.refusal = None;
             acts::note_read(app);
             input::key(app, key);
@@ -45,13 +44,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
                 None => app.open.transcript.scroll_by(rows),
             },
         },
-        Event::Click { x, y } => click(app, x, y),
-        Event::Drag { x, y } => selection::drag(app, x, y),
-        Event::Release => selection::end(app),
-        Event::Resize { width, height } => {
-            app.open.selection = None;
-            app.size = (width, height);
-        }
+        Event::Resize { width, height } => app.size = (width, height),
         Event::Focus(focused) => {
             app.focused = focused;
             if !focused || !std::mem::take(&mut app.unseen) {
@@ -198,15 +191,5 @@ fn place_paste(app: &mut App, text: &str) {
     }
     if !mention::look_up_pasted(app, text) {
         input::insert_pasted(app, text);
-    }
-}
-
-fn click(app: &mut App, x: u16, y: u16) {
-    app.open.selection = None;
-    let area = super::layout::regions(app).transcript;
-    let free = app.overlay.is_none() && app.open.several.is_none();
-    let inside = y >= area.y && y < area.y + area.height && x < area.x + area.width;
-    if inside && free && app.questions.is_empty() && !app.activity.is_loading() {
-        selection::begin(app, x, y);
     }
 }

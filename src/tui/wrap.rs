@@ -6,7 +6,7 @@
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::cells::{cluster_width, width};
-use super::rows::{Face, Joint, Row};
+use super::rows::{Face, Row};
 use crate::core::sanitize::sanitize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,19 +61,11 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
-        // Copying includes a list marker, but not the indentation of the other rows.
-        row.gutter = if rows.is_empty() { 0 } else { row.width() };
         for c in &clusters[start..end] {
             row.push(c.text, c.face);
         }
         source = row.source;
         let ended_by_newline = next > end && clusters.get(next - 1).is_some_and(|c| c.text == "\n");
-        row.joint = match next < clusters.len() && !ended_by_newline {
-            true if next > end => Joint::Space,
-            true if clusters.get(end.wrapping_sub(1)).is_some_and(|c| c.text == " ") => Joint::Space,
-            true => Joint::Nothing,
-            false => Joint::Line,
-        };
         rows.push(row);
         start = next;
         // A final line end adds an empty row.
@@ -183,15 +175,6 @@ mod tests {
         {
             assert_eq!(lines(&format!("see it: {name}"), name.len() + 7), ["see it:", name], "{name}");
         }
-    }
-
-    #[test]
-    fn rows_remember_what_stood_between_them() {
-        let joints =
-            |text: &str, cells| -> Vec<Joint> { wrap_text(text, Role::Text, cells).iter().map(|r| r.joint).collect() };
-        assert_eq!(joints("the quick brown fox", 10), [Joint::Space, Joint::Line]);
-        assert_eq!(joints("abcdefgh\nx", 5), [Joint::Nothing, Joint::Line, Joint::Line]);
-        assert_eq!(joints("日本語の文章", 6), [Joint::Nothing, Joint::Line]);
     }
 
     #[test]

@@ -83,8 +83,6 @@ fn a_measurement_without_room_is_refused_at_the_start() {
         ("bench --context 0", "a whole number from 1 to 1048576"),
         ("bench --context 512,1e30", "'1e30' for '--context"),
         ("bench --decode -1", "a whole number from 2 to 32768"),
-        ("bench --prefill-rows -1", "a whole number from 0 to 65536"),
-        ("bench --prefill-rows 18446744073709551615", "a whole number from 0 to 65536"),
         ("bench sessions --context 512,1024", "--context takes one length here, the session's (got 2)"),
         ("bench sessions --context 1048576", "--context must be 1 to 924784 here (got 1048576)"),
         ("--ctx 4096 bench sessions --context 9000", "--context must be 1 to 4096 here (got 9000)"),

@@ -97,42 +97,24 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     let judge = |more: &[&str]| {
         home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
     };
-    for (missing, why) in [(&["nosuch"][..], "nosuch: not found"), (&["--text", "nosuch"], "no such file: nosuch")] {
-        let output = judge(missing);
-        assert_eq!(output.status.code(), Some(66), "{missing:?}: {}", err(&output));
-        assert!(err(&output).starts_with(&format!("sala-chat: {why}")), "{}", err(&output));
-    }
+    let nothing = judge(&[]);
+    assert_eq!(nothing.status.code(), Some(2), "{}", out(&nothing));
+    assert!(err(&nothing).starts_with("sala-chat: nothing is left to judge: name --against"), "{}", err(&nothing));
+    let missing = judge(&["nosuch"]);
+    assert_eq!(missing.status.code(), Some(66), "{}", err(&missing));
+    assert!(err(&missing).starts_with("sala-chat: nosuch: not found"), "{}", err(&missing));
     assert_eq!(home.run(&["doctor", "--fixtures", "nosuch", "--device", "cpu"]).status.code(), Some(66));
     // A text in the place of reference logits.
     let text = judge(&["book.txt"]);
     let stderr = err(&text);
     assert!(
-        stderr.starts_with("sala-chat: book.txt: not a file of reference logits (") && stderr.contains("--text"),
+        stderr.starts_with("sala-chat: book.txt: not a file of reference logits (") && stderr.contains("--script"),
         "{stderr}"
     );
     assert_eq!(stderr.matches("book.txt").count(), 1, "{stderr}");
     assert!(!stderr.contains("download"), "{stderr}");
     let folder = judge(&["."]);
     assert!(err(&folder).starts_with("sala-chat: .: not a regular file"), "{}", err(&folder));
-}
-
-#[test]
-fn an_eval_text_is_decoded_and_a_missing_one_is_reported() {
-    let home = Home::new();
-    let judge = |more: &[&str]| {
-        home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
-    };
-    let nothing = judge(&[]);
-    assert_eq!(nothing.status.code(), Some(2), "{}", out(&nothing));
-    assert!(err(&nothing).starts_with("sala-chat: nothing is left to judge: name --text"), "{}", err(&nothing));
-    let text = "It was the best of times, it was the worst of times. ".repeat(20);
-    let utf16: Vec<u8> = std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
-    home.write("utf16.txt", utf16);
-    home.write("binary.txt", b"a\0b");
-    let good = judge(&["--text", "utf16.txt"]);
-    assert_eq!(good.status.code(), Some(0), "{}", err(&good));
-    let odd = judge(&["--text", "binary.txt"]);
-    assert!(err(&odd).starts_with("sala-chat: binary.txt: not text (NUL at byte 1). Convert"), "{}", err(&odd));
 }
 
 #[test]

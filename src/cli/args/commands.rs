@@ -57,7 +57,7 @@ pub enum Command {
     AskAll(AskAllArgs),
     /// Measure speed
     Bench(BenchArgs),
-    /// Test the model: reference logits, perplexity, consistency, needles
+    /// Test the model: reference logits, consistency, needles
     Eval(EvalArgs),
     /// Check this computer and this program
     Doctor(DoctorArgs),

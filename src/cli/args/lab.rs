@@ -13,9 +13,6 @@ use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 /// Context reserved after the longest text of `eval`, for questions and answers.
 pub const EVAL_ROOM: usize = 1_024;
 
-/// Upper limit for the rows of a prefill pass: no card gains from more.
-const MOST_PREFILL_ROWS: usize = 65_536;
-
 pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Clone,
@@ -85,15 +82,6 @@ pub enum FillArg {
 /// Choices about a GPU, for measurements.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TuningArgs {
-    /// Rows of a prefill pass; 0 chooses by memory
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=MOST_PREFILL_ROWS), allow_negative_numbers = true, hide = true)]
-    pub prefill_rows: usize,
-    /// Never use a GEMM library
-    #[arg(long, hide = true)]
-    pub own_gemm: bool,
-    /// Launch every kernel singly instead of replaying CUDA graphs
-    #[arg(long, hide = true)]
-    pub no_graphs: bool,
     /// Keep within the limits of another card: sm_80, sm_86, sm_89 or sm_120
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
@@ -108,15 +96,6 @@ pub struct EvalArgs {
     /// Compare with this model instead: another form of the same weights
     #[arg(long, value_name = "MODEL", conflicts_with = "reference")]
     pub against: Option<String>,
-    /// Measure the perplexity of this text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub text: Option<PathBuf>,
-    /// Tokens of a window of --text
-    #[arg(long, value_name = "N", requires = "text", value_parser = whole(2..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
-    pub window: Option<usize>,
-    /// Tokens from one window of --text to the next
-    #[arg(long, value_name = "N", requires = "text", value_parser = whole(1..=MAX_POSITIONS - EVAL_ROOM - 1), allow_negative_numbers = true)]
-    pub stride: Option<usize>,
     /// Lengths of the documents with needles, and of the texts of --against
     // Every needle has room.
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(512..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
@@ -125,7 +104,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
     pub skip: Vec<String>,
     /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
-    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip"])]
+    #[arg(long, conflicts_with_all = ["reference", "against", "skip"])]
     pub looked: bool,
     /// Print the Python script that makes reference logits with Hugging Face transformers
     #[arg(long)]
@@ -143,9 +122,6 @@ pub struct DoctorArgs {
     /// Check every GPU kernel against the CPU
     #[arg(long)]
     pub kernels: bool,
-    /// Measure each kernel's speed at the full model's sizes
-    #[arg(long)]
-    pub rates: bool,
     /// Verify every saved text and state, and repair what is damaged
     #[arg(long)]
     pub check: bool,

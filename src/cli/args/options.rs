@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::config::commands::help::sentence;
-use crate::config::settings::table::{ROWS, find};
+use crate::config::settings::table::ROWS;
 use crate::config::settings::{Flag, Kind, Row, Value};
 
 pub type Given = (&'static str, Value);
@@ -48,15 +48,13 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
                 }
                 _ => sentence(row.help),
             };
-            let detours = row.detours.iter().map(|(word, name, value)| format!("; {word}: {name} {value}"));
-            let help = help + &detours.collect::<String>();
             arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help)
         }
         Flag::Means(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)),
     }
 }
 
-/// Reads what [`Kind::parse`] reads, and the row's detours.
+/// Reads what [`Kind::parse`] reads.
 #[derive(Clone)]
 struct RowParser(&'static Row);
 
@@ -65,29 +63,16 @@ impl TypedValueParser for RowParser {
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Given, clap::Error> {
         let text = value.to_string_lossy();
-        let detour = self.0.detours.iter().find(|(word, ..)| *word == text);
-        let (row, word) = match detour.and_then(|(_, name, value)| Some((find(name)?, (*value).to_owned()))) {
-            Some(detour) => detour,
-            None => (self.0, text.clone().into_owned()),
-        };
-        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|range| {
-            let name = arg.and_then(Arg::get_long).unwrap_or(row.name);
-            let range = self.words().map_or(range, |words| format!("one of {}", words.join(", ")));
+        self.0.kind.parse(&text).map(|value| (self.0.name, value)).map_err(|range| {
+            let name = arg.and_then(Arg::get_long).unwrap_or(self.0.name);
             let line = format!("--{name} must be {range} (got {text})\n");
             clap::Error::raw(ErrorKind::ValueValidation, line).with_cmd(command)
         })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.words()?.into_iter().map(PossibleValue::new)))
-    }
-}
-
-impl RowParser {
-    /// The words that are taken, where nothing else is: the row's, and its detours.
-    fn words(&self) -> Option<Vec<&'static str>> {
         let Kind::Word(_, words) = self.0.kind else { return None };
-        Some(words.iter().copied().chain(self.0.detours.iter().map(|(word, ..)| *word)).collect())
+        Some(Box::new(words.iter().map(PossibleValue::new)))
     }
 }
 

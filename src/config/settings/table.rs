@@ -24,8 +24,6 @@ pub struct Row {
     pub help: &'static str,
     /// How the command line sets it.
     pub flags: &'static [Flag],
-    /// Words of its option that set another row: word, name and value of that row.
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
     /// How `/set` knows it; `None` for a setting that holds for the whole program.
     pub session: Option<Way>,
     pub preset: bool,
@@ -37,11 +35,6 @@ pub struct Row {
 impl Row {
     pub const fn flags(mut self, flags: &'static [Flag]) -> Row {
         self.flags = flags;
-        self
-    }
-
-    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Row {
-        self.detours = detours;
         self
     }
 
@@ -81,7 +74,7 @@ const fn row(
 ) -> Row {
     // A doc comment begins with a blank.
     let help = help.split_at(1).1;
-    Row { name, kind, help, flags: &[], detours: &[], session: None, preset: false, get, set }
+    Row { name, kind, help, flags: &[], session: None, preset: false, get, set }
 }
 
 fn built_in<F: Field>(kind: Kind) -> F {
@@ -201,7 +194,6 @@ settings! {
     thinking: ThinkingConfig {
         /// let the model think first; auto: the model's default, on: always, off: never
         mode: ThinkMode = Word("auto", ThinkMode::WORDS), flags(&[Flag::Takes("think", "HOW")]),
-            detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")]),
             session("think", &[], kept!(think));
         /// thinking limit in tokens; 0: no limit
         budget: u64 = int(0, 0, TOKENS), session("thinking_budget", &[], kept!(thinking_budget));

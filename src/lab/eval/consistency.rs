@@ -1,17 +1,15 @@
-//! Paths to the same logits that must agree: the model against itself, and a device against the CPU.
+//! Paths to the same logits that must agree: the model against itself.
 
 use super::super::checks::Check;
 use super::super::clients::{failed, greedy};
 use super::super::subject::Subject;
 use super::numbers::{Distance, Distances, distance};
-use super::{CONSISTENCY, reference, scored};
+use super::{scored, single};
 use crate::backend::Backend;
 use crate::backend::draft::DraftOps;
 use crate::cli::Failure;
-use crate::core::spec::ModelSpec;
-use crate::engine::protocol::{SpecMode, Token};
+use crate::engine::protocol::{Precision, SpecMode, Token};
 use crate::engine::speculate::Decoder;
-use crate::model::Checkpoint;
 
 /// Tokens decoded one by one and compared with the prefill.
 const STEPS: usize = 64;
@@ -19,9 +17,9 @@ const ROWS: usize = 8;
 const WRITTEN: u64 = 96;
 
 /// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state,
-/// and the text written with drafts against that without. `slack` is the difference that arithmetic may make between
-/// prefill and decode. An error is the greatest difference of a log-probability that counts, or a number of tokens.
-pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Check>, Failure> {
+/// and the text written with drafts against that without. An error is the greatest difference of a log-probability that
+/// counts, or a number of tokens.
+pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Vec<Check>, Failure> {
     let tokens = text.len();
     let Some(prompt) = tokens.checked_sub(STEPS).filter(|n| *n > 0) else {
         return Err(failed(format!("consistency needs a text of more than {STEPS} tokens, this one has {tokens}")));
@@ -50,12 +48,21 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
     };
     let (verified, saved) = (bits(&decoded, &verified), bits(&decoded, &saved));
     let all = [
-        ("prefill and decode", Distances::of(STEPS, &distances).max_diff, slack),
+        ("prefill and decode", Distances::of(STEPS, &distances).max_diff, slack(subject)),
         ("decode and verify of 8 rows, rows that differ in a bit", verified, 0.0),
         ("saved and fresh state, rows that differ in a bit", saved, 0.0),
         ("speculation on and off, tokens that differ", different, 0.0),
     ];
     Ok(all.map(|(name, greatest, budget)| Check::compared(name, greatest, budget)).into())
+}
+
+/// The difference that arithmetic alone may make to a log-probability that counts. Decoding never uses fp8.
+fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
+    match subject.prefill {
+        Precision::Fp8 => 4.0,
+        Precision::Bf16 if single(subject.b) => 1e-2,
+        Precision::Bf16 => 0.5,
+    }
 }
 
 fn logits<B: Backend>(subject: &mut Subject<B>, text: &[Token], rows: &[usize]) -> Result<Vec<Vec<f32>>, Failure> {
@@ -93,54 +100,4 @@ fn write<B: DraftOps>(
         }
         round = decoder.round(b, model, live).map_err(failed)?;
     }
-}
-
-// The device against the CPU, which computes in f32 with plain equations: the first layers of the model over the first
-// tokens of a text. A whole 9B model would take a CPU minutes and 20 GB. The later layers run the same operations, so an
-// error in an operation shows in the first layers that use it.
-
-/// Most parameters on the CPU, embedding and head included: 4 GB in bf16.
-const PARAMETERS: u64 = 2_000_000_000;
-/// Multiply-adds of its layers, in thousands of millions: half a minute on two cores.
-const WORK: u64 = 400;
-/// Fewest tokens: several blocks of the sparse layers and chunks of the lightning layers.
-const TOKENS: usize = 192;
-/// Mean divergence that bf16 on one side explains.
-const DIVERGENCE: f64 = 0.01;
-
-/// The first layers within [`PARAMETERS`]; at least one of each kind.
-pub(super) fn first_layers(mut checkpoint: Checkpoint) -> Checkpoint {
-    let spec = checkpoint.spec().clone();
-    let cut = |layers: usize| {
-        let mut cut = spec.clone();
-        cut.mixers.truncate(layers);
-        cut
-    };
-    let whole = spec.mixers.len();
-    let kinds = |s: &ModelSpec| spec.mixers.iter().all(|m| s.mixers.contains(m));
-    let fewest = (1..whole).find(|n| kinds(&cut(*n))).unwrap_or(whole);
-    let layers = (fewest..=whole).take_while(|n| *n == fewest || cut(*n).parameters() <= PARAMETERS).last();
-    *checkpoint.spec_mut() = cut(layers.unwrap_or(whole));
-    checkpoint
-}
-
-pub(super) fn tokens_on_cpu(spec: &ModelSpec) -> usize {
-    let most = WORK.saturating_mul(1_000_000_000) / spec.parameters().max(1);
-    usize::try_from(most).unwrap_or(usize::MAX).clamp(TOKENS, CONSISTENCY)
-}
-
-pub(super) fn against_cpu<A: Backend, B: Backend>(
-    oracle: &mut Subject<A>,
-    found: &mut Subject<B>,
-    text: &[Token],
-    slack: f64,
-) -> Result<Vec<Check>, Failure> {
-    let samples = reference::of(oracle, &[text.to_vec()])?;
-    let (layers, tokens) = (found.model.spec().mixers.len(), text.len());
-    let what = |which: &str| format!("device and CPU, {layers} layers, {tokens} tokens: {which}");
-    let checks = |d: Distances| {
-        let mean = Check::compared(what("mean KLD"), d.mean_kl, DIVERGENCE);
-        [mean, Check::compared(what("log-probability"), d.max_diff, slack)]
-    };
-    Ok(reference::compare(found, &samples)?.into_iter().flat_map(checks).collect())
 }

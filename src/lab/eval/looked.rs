@@ -7,6 +7,7 @@
 
 use serde_json::json;
 
+use super::super::checks::Check;
 use super::super::clients::RuntimeClient;
 use super::{Part, needles};
 use crate::cli::{Context, Exit, Failure};
@@ -18,8 +19,6 @@ const DOCUMENTS: u64 = 3;
 const LENGTH: usize = 16_000;
 /// A passage of this rank or better counts as found; `/why` hides this many.
 const AMONG: usize = 3;
-/// Least shares of right answers: passage ranks first, among the first three, found by `/why`.
-const BUDGETS: [f64; 3] = [0.60, 0.85, 0.85];
 
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 struct Counts {
@@ -34,12 +33,18 @@ struct Counts {
 }
 
 impl Counts {
-    fn shares(&self) -> [f64; 3] {
-        [self.first, self.among_three, self.rests_on_it].map(|n| n as f64 / self.right.max(1) as f64)
-    }
-
-    fn ok(&self) -> bool {
-        self.right > 0 && self.shares().iter().zip(BUDGETS).all(|(share, budget)| *share >= budget)
+    /// Shares of the right answers, with their budgets. Without right answers all miss.
+    fn checks(&self) -> [Check; 3] {
+        let lacks = [
+            ("passage not first", self.first, 0.40),
+            ("passage not among three", self.among_three, 0.15),
+            ("passage not found by /why", self.rests_on_it, 0.15),
+        ];
+        lacks.map(|(what, found, budget)| {
+            let share = (self.right - found) as f64 / self.right as f64;
+            let name = format!("{} tokens, {} of {} right: {what}", self.length, self.right, self.questions);
+            Check::compared(name, share, budget)
+        })
     }
 }
 
@@ -62,15 +67,8 @@ pub(super) fn measure(context: &Context, lengths: &[usize]) -> Result<Part, Fail
         all.push(counts);
     }
     client.quit()?;
-    let row = |c: &Counts| {
-        let [first, three, rests] = c.shares().map(|s| format!("{:.0}%", 100.0 * s));
-        let right = format!("{} tokens: {} of {} answers right", c.length, c.right, c.questions);
-        format!(
-            "     {right}; of these the passage comes first in {first}, is among three in {three}, and /why finds it in {rests}"
-        )
-    };
-    let data = json!({ "budgets": BUDGETS, "lengths": all });
-    Ok(Part { name: "looked", ok: Some(all.iter().all(Counts::ok)), rows: all.iter().map(row).collect(), data })
+    let checks = all.iter().flat_map(Counts::checks).collect();
+    Ok(Part { checks, figures: json!({"looked": all}), ..Part::default() })
 }
 
 fn questions(
@@ -137,7 +135,8 @@ mod tests {
             assert!(line.contains(fact.value.trim()), "{line}");
         }
         let c = Counts { questions: 20, right: 10, first: 6, among_three: 9, rests_on_it: 9, ..Counts::default() };
-        assert!(c.ok());
-        assert!(!Counts { among_three: 8, ..c.clone() }.ok() && !Counts::default().ok());
+        let missed = |counts: &Counts| counts.checks().iter().filter(|check| check.missed()).count();
+        assert_eq!(missed(&c), 0);
+        assert_eq!((missed(&Counts { among_three: 8, ..c.clone() }), missed(&Counts::default())), (1, 3));
     }
 }

@@ -3,12 +3,11 @@
 //! | part | question | file |
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
-//! | perplexity | what is its perplexity on a text (`--text`)? | `reference` |
-//! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency` |
+//! | consistency | do prefill, decode, verify, saved state and speculation agree? | `consistency` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles` |
 //! | looked | do right answers look at the lines that support them (`--looked`, alone)? | `looked` |
 //!
-//! The report names every part that misses its budget, and the exit code is then 1. Budgets: on a device that computes
+//! The report names every check that misses its budget, and the exit code is then 1. Budgets: on a device that computes
 //! in f32 mean divergence from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below
 //! 0.01 with at least 95 % of rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another
 //! order).
@@ -21,30 +20,26 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use super::checks::{Check, word};
+use super::checks::{Check, report};
 use super::clients::failed;
+use super::report::joined;
 use super::subject::Subject;
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::cli::args::{EVAL_ROOM, EvalArgs};
 use crate::cli::devices::{self, Opened};
 use crate::cli::{Context, Exit, Failure, open};
 use crate::core::counted;
-use crate::engine::protocol::{Dtype, Precision, Token};
+use crate::engine::protocol::{Dtype, Token};
 use crate::model::Checkpoint;
 use crate::text::TextModel;
 
-use numbers::Distances;
-
 /// Tokens of the consistency part: enough that rows choose among blocks.
 const CONSISTENCY: usize = 4_608;
-/// Share of needles below which the part misses.
-const FOUND: f64 = 0.8;
+/// Greatest share of needles that may be missing.
+const LOST: f64 = 0.2;
 
 /// Reads a text from an empty state and passes the logits of `rows` (ascending) to `each`.
 fn scored<B: Backend>(
@@ -61,11 +56,12 @@ fn single<B: Backend>(b: &B) -> bool {
     b.cache_dtype() == Dtype::F32
 }
 
+/// Checks, tables for people, and the figures of `--json`.
+#[derive(Default)]
 struct Part {
-    name: &'static str,
-    ok: Option<bool>,
-    rows: Vec<String>,
-    data: Value,
+    checks: Vec<Check>,
+    lines: Vec<String>,
+    figures: Value,
 }
 
 pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
@@ -73,14 +69,26 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         context.print(reference::SCRIPT.trim_end())?;
         return Ok(Exit::Ok);
     }
-    if args.looked {
-        return report(context, &open::model(context)?.name, &[looked::measure(context, &args.lengths)?]);
+    let (model, parts) = match args.looked {
+        true => (open::model(context)?.name, vec![looked::measure(context, &args.lengths)?]),
+        false => judge(context, args)?,
+    };
+    let (mut checks, mut lines, mut figures) = (Vec::new(), Vec::new(), json!({"model": model}));
+    for part in parts {
+        checks.extend(part.checks);
+        lines.extend(part.lines);
+        figures = joined(figures, part.figures);
     }
+    report(context, model, &checks, figures, lines)
+}
+
+/// The model's name, and the parts that are not skipped.
+fn judge(context: &Context, args: &EvalArgs) -> Result<(String, Vec<Part>), Failure> {
     let (name, checkpoint) = open::measured(context)?;
     let (text, _) = open::text(&name)?;
-    let more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
+    let more = args.reference.is_some() || args.against.is_some();
     if skips(args, "consistency") && skips(args, "needles") && !more {
-        let line = "nothing is left to judge: name --text, --against or reference logits, or skip less";
+        let line = "nothing is left to judge: name --against or reference logits, or skip less";
         return Err(Failure::usage(line));
     }
     let eval = Eval { context, args, checkpoint: &checkpoint, text: &text };
@@ -89,27 +97,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => eval.judge(&mut *cuda, &[4_096, 16_384, 65_536, 131_072])?,
     };
-    report(context, checkpoint.name(), &parts)
-}
-
-/// Prints the parts; exit code 1 if one misses its budget.
-fn report(context: &Context, model: &str, parts: &[Part]) -> Result<Exit, Failure> {
-    let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-    let as_json = || {
-        let part = |p: &Part| json!({"part": p.name, "verdict": word(p.ok), "results": p.data});
-        let parts: Value = parts.iter().map(part).collect();
-        json!({"model": model, "ok": missed.is_empty(), "missed": missed, "parts": parts})
-    };
-    let as_text = || {
-        let mut out = model.to_owned();
-        for p in parts {
-            out.push_str(&format!("\n{:>4} {}", word(p.ok), p.name));
-            p.rows.iter().for_each(|row| out.push_str(&format!("\n{row}")));
-        }
-        out
-    };
-    context.result(as_json, as_text)?;
-    Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
+    Ok((checkpoint.name().to_owned(), parts))
 }
 
 fn skips(args: &EvalArgs, part: &str) -> bool {
@@ -128,33 +116,22 @@ impl Eval<'_> {
         let Eval { context, args, checkpoint, text } = self;
         let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
         let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
-        let windows = args.text.as_ref().map(|path| self.windows(path)).transpose()?;
         let samples = match (&args.reference, &args.against) {
             (Some(path), _) => Some(reference::read(path, checkpoint.spec().vocab)?),
             (None, Some(other)) => Some(self.read_with(b, other, lengths, longest)?),
             (None, None) => None,
         };
-        let agreements = match b.kind() != "cpu" && !skips(args, "consistency") {
-            true => self.first_layers(b)?,
-            false => Vec::new(),
-        };
         let needed = samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
-        let window = windows.as_ref().map_or(0, |(_, window, _)| *window);
-        let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
+        let mut subject = Subject::open(b, checkpoint, needed + EVAL_ROOM)?;
         let mut parts = Vec::new();
         if let Some(samples) = &samples {
             context.note("reference logits");
             parts.push(reference_part(&mut subject, samples, args.against.as_deref())?);
         }
-        if let Some((tokens, window, stride)) = &windows {
-            context.note("perplexity");
-            let p = reference::perplexity(&mut subject, tokens, *window, *stride)?;
-            let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
-            parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
-        }
         if !skips(args, "consistency") {
             context.note("consistency");
-            parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?, agreements)?);
+            let checks = consistency::measure(&mut subject, &needles::prose(text, CONSISTENCY)?)?;
+            parts.push(Part { checks, ..Part::default() });
         }
         if !skips(args, "needles") {
             let mut cells = Vec::new();
@@ -165,18 +142,6 @@ impl Eval<'_> {
             parts.push(needles_part(&cells));
         }
         Ok(parts)
-    }
-
-    /// Tokens of `--text`, window and stride.
-    fn windows(&self, path: &Path) -> Result<(Vec<Token>, usize, usize), Failure> {
-        let mut tokens: Vec<Token> = self.text.tokenizer.bos.into_iter().collect();
-        for document in open::documents(self.context, path)? {
-            tokens.extend(self.text.tokenizer.encode_plain(&document.text)?);
-        }
-        let window = self.args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
-        let stride = self.args.stride.unwrap_or((window / 2).max(1));
-        reference::check_windows(window, stride)?;
-        Ok((tokens, window, stride))
     }
 
     /// Logits of another form of the weights, without a budget.
@@ -197,19 +162,6 @@ impl Eval<'_> {
         }
         reference::of(&mut Subject::open(b, &reference, longest + EVAL_ROOM)?, &texts)
     }
-
-    fn first_layers<B: DraftOps>(&self, b: &mut B) -> Result<Vec<Check>, Failure> {
-        self.context.note("the first layers against the CPU");
-        let mut layers = consistency::first_layers(open::checkpoint(self.context, &open::model(self.context)?.name)?);
-        // This part compares operations in bf16; `doctor --kernels` compares those in fp8 one by one.
-        layers.prefill = Precision::Bf16;
-        let tokens = needles::prose(self.text, consistency::tokens_on_cpu(layers.spec()))?;
-        let mut cpu = Cpu::new();
-        let mut oracle = Subject::open(&mut cpu, &layers, tokens.len())?;
-        let mut device = Subject::open(b, &layers, tokens.len())?;
-        let slack = slack(&device);
-        consistency::against_cpu(&mut oracle, &mut device, &tokens, slack)
-    }
 }
 
 fn reference_part<B: Backend>(
@@ -218,53 +170,33 @@ fn reference_part<B: Backend>(
     against: Option<&str>,
 ) -> Result<Part, Failure> {
     let rows = reference::compare(subject, samples)?;
-    let ok = against.is_none().then(|| within_budget(&rows, single(subject.b)));
+    let mut checks = Vec::new();
+    if against.is_none() {
+        let (mean, other) = if single(subject.b) { (1e-5, 0.02) } else { (0.01, 0.05) };
+        for r in &rows {
+            let (length, count) = (r.length, r.rows as f64);
+            checks.push(Check::compared(format!("reference, {length} tokens: mean KLD"), r.mean_kl, mean));
+            let name = format!("reference, {length} tokens: rows with another likeliest token");
+            checks.push(Check::compared(name, (count * (1.0 - r.same_top)).round(), count * other));
+        }
+    }
+    let left_out = samples.len() - rows.len();
+    if left_out > 0 {
+        let name = format!("reference: {} longer than the context", counted(left_out as u64, "text"));
+        checks.push(Check { name, ok: rows.is_empty().then_some(false), ..Check::default() });
+    }
     let head = "      tokens  rows    mean KLD     99% KLD same top  max diff";
     let mut lines = vec![against.map_or_else(|| head.to_owned(), |against| format!("{head}   against {against}"))];
     for r in &rows {
         let (mean, p99, top, diff) = (r.mean_kl, r.p99_kl, 100.0 * r.same_top, r.max_diff);
         lines.push(format!("    {:>8} {:>5} {mean:>11.2e} {p99:>11.2e} {top:>7.1}% {diff:>9.4}", r.length, r.rows));
     }
-    let left_out = samples.len() - rows.len();
-    if left_out > 0 {
-        lines.push(format!("    left out, longer than the context: {}", counted(left_out as u64, "text")));
-    }
-    Ok(Part { name: "reference", ok, rows: lines, data: json!({"against": against, "lengths": rows}) })
-}
-
-fn within_budget(rows: &[Distances], single: bool) -> bool {
-    let (mean, top) = if single { (1e-5, 0.98) } else { (0.01, 0.95) };
-    // Written so that a NaN misses.
-    !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
-}
-
-/// The difference that arithmetic alone may make to a log-probability that counts. Decoding never uses fp8.
-fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
-    match subject.prefill {
-        Precision::Fp8 => 4.0,
-        Precision::Bf16 if single(subject.b) => 1e-2,
-        Precision::Bf16 => 0.5,
-    }
-}
-
-fn consistency_part<B: DraftOps>(
-    subject: &mut Subject<B>,
-    text: &[Token],
-    against_cpu: Vec<Check>,
-) -> Result<Part, Failure> {
-    let slack = slack(subject);
-    let mut list = against_cpu;
-    list.extend(consistency::measure(subject, text, slack)?);
-    let rows = list.iter().map(|check| format!("    {}", check.line())).collect();
-    let ok = !list.iter().any(Check::missed);
-    Ok(Part { name: "consistency", ok: Some(ok), rows, data: json!(list) })
+    Ok(Part { checks, lines, figures: json!({"against": against, "reference": rows}) })
 }
 
 fn needles_part(cells: &[needles::Cell]) -> Part {
     let (questions, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.questions, f + c.found));
-    let ok = found as f64 >= FOUND * questions as f64;
-    let mut rows = vec![format!("    {found} of {questions} found")];
-    rows.extend(needles::table(cells));
-    let data = json!({"asked": questions, "found": found, "cells": cells});
-    Part { name: "needles", ok: Some(ok), rows, data }
+    let lost = (questions - found) as f64 / questions as f64;
+    let check = Check::compared(format!("share of {questions} needles that is not found"), lost, LOST);
+    Part { checks: vec![check], lines: needles::table(cells), figures: json!({"needles": cells}) }
 }

@@ -1,5 +1,5 @@
-//! Texts as the released code scores them: their perplexity, and their logits against those of another implementation or of
-//! another form of the same weights.
+//! Logits of texts, as the released code computes them, against those of another implementation or of another form of the
+//! same weights.
 //!
 //! File format (safetensors; `reference.py` writes it): for each length L `tokens.L` [L] and `rows.L` [n], integers,
 //! and `logits.L` [n, vocab], f32, f16 or bf16: the logits after `tokens[rows[i]]`, all of one call over L tokens.
@@ -9,7 +9,7 @@ use std::path::Path;
 use super::super::clients::failed;
 use super::super::golden::{floats, integers};
 use super::super::subject::Subject;
-use super::numbers::{Distance, Distances, distance, log_prob};
+use super::numbers::{Distance, Distances, distance};
 use super::scored;
 use crate::backend::Backend;
 use crate::cli::{Exit, Failure};
@@ -28,7 +28,7 @@ pub struct Sample {
 }
 
 fn unusable(path: &Path, what: impl std::fmt::Display) -> Failure {
-    let hint = "sala-chat eval --script prints the script that makes such a file; a text is read with --text";
+    let hint = "sala-chat eval --script prints the script that makes such a file";
     Failure::new(Exit::Failure, format!("{}: {what}", path.display())).hint(hint)
 }
 
@@ -129,57 +129,4 @@ pub fn compare<B: Backend>(subject: &mut Subject<B>, samples: &[Sample]) -> Resu
         out.push(Distances::of(sample.tokens.len(), &rows));
     }
     Ok(out)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Perplexity {
-    pub tokens: usize,
-    pub window: usize,
-    pub stride: usize,
-    /// Mean negative log-probability, nats a token.
-    pub loss: f64,
-    pub perplexity: f64,
-}
-
-pub fn check_windows(window: usize, stride: usize) -> Result<(), Failure> {
-    if (1..window).contains(&stride) {
-        return Ok(());
-    }
-    let most = window.saturating_sub(1);
-    Err(Failure::usage(format!("--stride must be 1 to {most} with a window of {window} tokens (got {stride})")))
-}
-
-/// Scores `tokens` in windows, each from an empty state. A window counts only the tokens after the end of the window
-/// before it, so every token counts once and, after the first window, has at least `window - stride` tokens before it.
-pub fn perplexity<B: Backend>(
-    subject: &mut Subject<B>,
-    tokens: &[Token],
-    window: usize,
-    stride: usize,
-) -> Result<Perplexity, Failure> {
-    let limit = subject.live.limit();
-    if window < 2 || window > limit {
-        return Err(Failure::new(Exit::Usage, format!("--window must be 2 to {limit} here (got {window})")));
-    }
-    check_windows(window, stride)?;
-    if tokens.len() < 2 {
-        return Err(Failure::new(Exit::Usage, "--text: a text of one token or none predicts nothing"));
-    }
-    let (mut sum, mut counted, mut start) = (0.0, 1, 0);
-    while counted < tokens.len() {
-        let end = tokens.len().min(start + window);
-        let part = tokens.get(start..end).unwrap_or_default();
-        // The row before a token predicts it.
-        let rows: Vec<usize> = (counted - start - 1..part.len() - 1).collect();
-        as_released(subject, part, &rows, &mut |row, logits| {
-            sum -= part.get(row + 1).map_or(f64::NAN, |t| log_prob(logits, *t));
-        })?;
-        (counted, start) = (end, start + stride);
-    }
-    if !f64::is_finite(sum) {
-        return Err(failed("the model gave no probability to the text: its logits are not numbers"));
-    }
-    let count = tokens.len() - 1;
-    let loss = sum / count as f64;
-    Ok(Perplexity { tokens: count, window, stride, loss, perplexity: loss.exp() })
 }

@@ -1,5 +1,6 @@
 //! The parts on the built-in model and on models with a planted error: at least one part reports each error.
 
+use super::numbers::Distances;
 use super::*;
 use crate::backend::cpu::{Cpu, Planted};
 use crate::core::spec::{ModelSpec, ScoreNorm};
@@ -23,6 +24,10 @@ fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<'static, Cpu> {
     Subject::open(cpu(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
 }
 
+fn missed(checks: &[Check]) -> bool {
+    checks.iter().any(Check::missed)
+}
+
 /// The built-in model's own logits, at lengths where rows choose among blocks.
 fn samples() -> Vec<reference::Sample> {
     let texts = [needles::prose(&text(), 512).unwrap(), needles::prose(&text(), 4_200).unwrap()];
@@ -33,7 +38,7 @@ fn samples() -> Vec<reference::Sample> {
 fn errors_planted_in_the_shape_are_reported_by_the_reference() {
     let samples = samples();
     let same = reference_part(&mut subject(|_| ()), &samples, None).unwrap();
-    assert_eq!(same.ok, Some(true), "{:?}", same.rows);
+    assert!(!missed(&same.checks) && same.checks.len() == 4, "{:?}", same.checks);
     let planted: [(&str, fn(&mut ModelSpec)); 4] = [
         ("normaliser of the other compressed keys", |s| s.sparse.score_norm = ScoreNorm::Level1),
         ("no gate in lightning layers", |s| s.lightning.output_gate = false),
@@ -42,7 +47,7 @@ fn errors_planted_in_the_shape_are_reported_by_the_reference() {
     ];
     for (what, change) in planted {
         let part = reference_part(&mut subject(change), &samples, None).unwrap();
-        assert_eq!((part.name, part.ok), ("reference", Some(false)), "{what}: {:?}", part.rows);
+        assert!(missed(&part.checks), "{what}: {:?}", part.checks);
     }
 }
 
@@ -55,78 +60,24 @@ fn errors_planted_in_the_arithmetic_are_reported() {
         let mut subject = subject(|_| ());
         subject.b.planted = Some(planted);
         let reference = reference_part(&mut subject, &samples, None).unwrap();
-        let consistency = consistency_part(&mut subject, &needles::prose(&text(), 512).unwrap(), Vec::new()).unwrap();
-        let missed: Vec<&str> =
-            [&reference, &consistency].iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
-        assert!(
-            missed.contains(&expected),
-            "{planted:?}: missed {missed:?}; {:?} {:?}",
-            reference.rows,
-            consistency.rows
-        );
+        let consistency = consistency::measure(&mut subject, &needles::prose(&text(), 512).unwrap()).unwrap();
+        let found = if expected == "reference" { &reference.checks } else { &consistency };
+        assert!(missed(found), "{planted:?}: {:?} {consistency:?}", reference.checks);
     }
-}
-
-#[test]
-fn a_device_is_held_against_the_first_layers_on_the_cpu() {
-    let layers = |name: &str| consistency::first_layers(Checkpoint::open(name).unwrap());
-    // A large model gives both kinds of layers within a CPU's budget; a small one is whole.
-    let (large, small) = (layers("synthetic:9b"), layers("demo"));
-    let kinds: std::collections::HashSet<_> = large.spec().mixers.iter().map(|m| format!("{m:?}")).collect();
-    assert!(kinds.len() == 2 && large.spec().parameters() <= 2_000_000_000, "{:?}", large.spec().mixers);
-    assert!(
-        (192..=256).contains(&consistency::tokens_on_cpu(large.spec())),
-        "{}",
-        consistency::tokens_on_cpu(large.spec())
-    );
-    assert_eq!(small.spec().mixers, Checkpoint::open("demo").unwrap().spec().mixers);
-    assert_eq!(consistency::tokens_on_cpu(small.spec()), CONSISTENCY);
-    let tokens = needles::prose(&text(), 256).unwrap();
-    let open = || Subject::open(cpu(), &small, 256).unwrap();
-    let agree = |found: &mut Subject<'_, Cpu>| -> bool {
-        let list = consistency::against_cpu(&mut open(), found, &tokens, 0.5).unwrap();
-        !list.iter().any(Check::missed)
-    };
-    assert!(agree(&mut open()));
-    for planted in [Planted::Decay, Planted::StaleBlock] {
-        let mut found = open();
-        found.b.planted = Some(planted);
-        assert!(!agree(&mut found), "{planted:?}");
-    }
-}
-
-#[test]
-fn perplexity_is_that_of_the_reference() {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
-    let golden = crate::model::Tensors::open_files(&[dir.join("golden.safetensors")]).unwrap();
-    let checkpoint = Checkpoint::open_dir(&dir).unwrap();
-    let vocab = checkpoint.spec().vocab;
-    let ids: Vec<Token> = match golden.raw("input_ids").unwrap() {
-        (safetensors::Dtype::I64, _, data) => {
-            data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as Token).collect()
-        }
-        (other, shape, _) => panic!("{other:?} {shape:?}"),
-    };
-    let loaded = golden.get("logits", &[ids.len(), vocab]).unwrap();
-    let logits: Vec<f32> =
-        loaded.view().data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-    let rows = logits.chunks_exact(vocab).zip(&ids[1..]);
-    let loss = rows.map(|(row, next)| -numbers::log_prob(row, *next)).sum::<f64>() / (ids.len() - 1) as f64;
-    let mut subject = Subject::open(cpu(), &checkpoint, ids.len() + 64).unwrap();
-    let found = reference::perplexity(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
-    assert!((found.perplexity - loss.exp()).abs() < 1e-3 * loss.exp(), "{found:?}, the reference gives {}", loss.exp());
 }
 
 #[test]
 fn the_built_in_model_is_consistent_and_finds_needles() {
     let mut subject = subject(|_| ());
-    let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap(), Vec::new()).unwrap();
-    assert_eq!(part.ok, Some(true), "{:#?}", part.rows);
+    let checks = consistency::measure(&mut subject, &needles::prose(&text(), 1_024).unwrap()).unwrap();
+    assert!(!missed(&checks), "{checks:#?}");
     let cells = needles::measure(&mut subject, &text(), 1_024).unwrap();
     let questions: usize = cells.iter().map(|c| c.questions).sum();
     assert_eq!((cells.len(), questions), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
     assert!(cells.iter().all(|c| c.length.abs_diff(1_024) < 512), "{cells:?}");
-    assert_eq!(needles_part(&cells).rows.len(), 2 + needles::DEPTHS.len());
+    let part = needles_part(&cells);
+    assert_eq!(part.lines.len(), 1 + needles::DEPTHS.len());
+    assert!(!missed(&part.checks), "{:?}", part.checks);
 }
 
 #[test]
@@ -161,21 +112,6 @@ fn a_reference_file_is_read_and_a_wrong_one_refused() {
     assert!(refused(3).contains("`logits.4` holds NaN at 2"), "{}", refused(3));
     std::fs::write(&path, b"nothing").unwrap();
     assert!(refused(3).contains("reference.safetensors"), "{}", refused(3));
-}
-
-#[test]
-fn every_token_of_a_text_is_counted_once_in_any_windows() {
-    let mut subject = subject(|_| ());
-    let tokens = needles::prose(&text(), 600).unwrap();
-    let whole = reference::perplexity(&mut subject, &tokens, 600, 300).unwrap();
-    let cut = reference::perplexity(&mut subject, &tokens, 256, 128).unwrap();
-    assert_eq!((whole.tokens, cut.tokens), (599, 599));
-    assert!((whole.loss.exp() - whole.perplexity).abs() < 1e-9 && cut.perplexity.is_finite());
-    // Fewer tokens before a token raise perplexity on the whole.
-    assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
-    for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
-        assert_eq!(reference::perplexity(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
-    }
 }
 
 /// Divergence of a packed folder from the built-in model, on a text that its statistics have not seen.

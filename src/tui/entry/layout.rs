@@ -93,7 +93,7 @@ impl Entry {
         let note = matches!(self.item, Item::Note { .. });
         let (part, row) = self.at(i)?;
         let barred = !note && (part != Part::Head || i != 0);
-        Some(Line { row, barred, thought: part == Part::Thoughts, part })
+        Some(Line { row, barred, thought: part == Part::Thoughts })
     }
 
     fn place(&self, i: usize) -> (Part, usize) {

@@ -59,12 +59,6 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
                     painter.mark_cells(area, line, from, cells(&found[range]), role);
                 }
             }
-            if let Some((from, to)) = app.and_then(|app| app.open.selection).and_then(|s| s.cells(*entry, *row)) {
-                let end = shown.indent() + width(&shown.row.text());
-                let from = from.max(shown.indent().saturating_add(shown.row.gutter));
-                let cell = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-                painter.mark_cells(area, line, cell(from), cell(to.min(end).saturating_sub(from)), Role::Selected);
-            }
             if selected && !shown.barred {
                 painter.mark(area, line, Role::Selected);
             }

@@ -218,42 +218,6 @@ fn the_panel_and_the_header_follow_the_tree() {
     assert!(screen.contains("branch 4/4") && screen.contains("a new turn"), "{screen}");
 }
 
-#[test]
-fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
-    let mut s = Stage::with(
-        UiConfig {
-            ui: sala_chat::config::settings::UiConfig { mouse: true, ..Default::default() },
-            ..UiConfig::default()
-        },
-        60,
-        24,
-    )
-    .ready(demo());
-    let long = "word ".repeat(30);
-    s.notify(Notice::Session(SessionView {
-        messages: vec![answer(1, &format!("{long}\n\n- one\n- two\n\n```rust\nlet x = 1;\n```"))],
-        ..SessionView::default()
-    }));
-    let screen = s.screen();
-    let line = |text: &str| u16::try_from(screen.lines().position(|l| l.contains(text)).unwrap()).unwrap();
-    s.event(Event::Click { x: 3, y: line("word") })
-        .event(Event::Drag { x: 59, y: line("let x") })
-        .event(Event::Release);
-    let Some(Effect::Copy(text)) = s.effects.last() else { panic!("{:?}", s.effects) };
-    assert_eq!(*text, format!("{}\n\n- one\n- two\n\nlet x = 1;", long.trim_end()));
-    // A click alone selects the message, as before.
-    s.effects.clear();
-    s.event(Event::Click { x: 5, y: line("word") }).event(Event::Release);
-    assert!(s.effects.is_empty());
-    assert_eq!(s.app.open.transcript.selected_message().map(|m| m.0), Some(1));
-    // The rows of another width are other ones.
-    s.event(Event::Click { x: 3, y: line("word") })
-        .event(Event::Drag { x: 59, y: line("let x") })
-        .event(Event::Resize { width: 80, height: 24 })
-        .event(Event::Release);
-    assert!(s.effects.is_empty(), "{:?}", s.effects);
-}
-
 /// Old layout on a new buffer: between a resize and the moment it is acted on.
 #[test]
 fn frame_of_another_size_is_clipped() {

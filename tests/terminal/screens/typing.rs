@@ -152,39 +152,6 @@ fn keys_do_nothing_to_messages_that_a_load_hides() {
 }
 
 #[test]
-fn below_a_greeting_the_mouse_selects_the_row_it_is_on() {
-    let mut s = Stage::with(
-        UiConfig {
-            ui: sala_chat::config::settings::UiConfig { mouse: true, ..Default::default() },
-            ..UiConfig::default()
-        },
-        80,
-        40,
-    )
-    .ready(demo());
-    for text in ["The first note.", "The second note."] {
-        s.notify(Notice::Note(Level::Info, text.into()));
-    }
-    let screen = s.screen();
-    let line = |text: &str| u16::try_from(screen.lines().position(|l| l.contains(text)).unwrap()).unwrap();
-    let y = line("The second note.");
-    s.event(Event::Click { x: 0, y }).event(Event::Drag { x: 40, y });
-    let styles = s.styles();
-    assert!(styles.lines().nth(usize::from(y)).unwrap().contains('R'), "{styles}");
-    s.event(Event::Release);
-    assert!(
-        matches!(s.effects.last(), Some(Effect::Copy(text)) if text.trim() == "The second note."),
-        "{:?}",
-        s.effects
-    );
-    // Of the greeting nothing is copied.
-    s.effects.clear();
-    let y = line("Type a question");
-    s.event(Event::Click { x: 3, y }).event(Event::Drag { x: 40, y }).event(Event::Release);
-    assert_eq!(s.effects, []);
-}
-
-#[test]
 fn a_slash_inside_a_recalled_question_is_written() {
     let mut s = open(80, 24);
     s.notify(Notice::Input { text: "When or why?".into(), editing: None });

@@ -4,11 +4,9 @@
 
 use serde::Serialize;
 
-use super::cache::Cache;
 use super::device::{Account, DeviceBuffer};
 use super::driver::{GemmOut, Queue};
 use super::ops::{Narrow, Output};
-use super::tensors::Buf;
 use super::{Cuda, check_shape, launch};
 use crate::backend::{Form, Memory, Result, Steps};
 
@@ -137,36 +135,12 @@ impl Cuda {
         })
     }
 
-    pub(super) fn best(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<f32> {
+    fn best(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<f32> {
         work(self)?;
         let mut best = f32::INFINITY;
         for _ in 0..RUNS {
             best = best.min(self.timed(&mut work)?);
         }
         Ok(best)
-    }
-
-    /// Fills a whole buffer. An f32 is filled as two bf16: the upper one is the value, the lower one its last bits.
-    pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
-        // SAFETY: the buffer has this many bf16.
-        unsafe {
-            launch::RandomBf16 { dst: buf.ptr(), n: (buf.bytes() / 2) as u64, std, seed }.launch(self.device.driver())
-        }
-    }
-
-    /// Random rows below `rows` in a cache that has memory for them, as a substitute for a long context in speed
-    /// measurements.
-    pub fn randomize(&mut self, cache: &mut Cache, rows: usize, seed: u64) -> Result<()> {
-        let spec = cache.spec.clone();
-        // A mean of 32 or 128 keys has a correspondingly smaller deviation.
-        let counts = [(rows, 1.0), (rows, 1.0), (spec.level1_rows(rows), 0.18), (spec.level2_rows(rows), 0.09)];
-        for (i, (n, std)) in counts.into_iter().enumerate() {
-            for (piece, (dst, bytes)) in cache.rows(i, &(0..n))?.0.pieces().into_iter().enumerate() {
-                let seed = seed + (piece << 16 | i) as u64;
-                // SAFETY: there is memory under these rows.
-                unsafe { launch::RandomBf16 { dst, n: (bytes / 2) as u64, std, seed }.launch(self.device.driver())? };
-            }
-        }
-        Ok(())
     }
 }

@@ -33,7 +33,7 @@ impl Memory for Cuda {
 
     fn notes(&self) -> Vec<String> {
         let missing = "cuBLASLt was not found: prefill GEMMs use the program's own kernel, which is slower";
-        let without = !self.options.own_gemm && self.device.driver().gemm_library().is_none();
+        let without = self.gemm_library().is_none();
         without.then(|| missing.to_owned()).into_iter().chain(self.notes.iter().cloned()).collect()
     }
 
@@ -50,9 +50,7 @@ impl Memory for Cuda {
         if prefill == Precision::Fp8 {
             self.ready_for_fp8(spec)?;
         }
-        if !self.options.own_gemm {
-            self.proofs = Some(Proofs::start(&self.device, spec));
-        }
+        self.proofs = Some(Proofs::start(&self.device, spec));
         Ok(())
     }
 
@@ -224,9 +222,6 @@ impl Cuda {
     /// Finds everything that may be missing for prefill in fp8 before an answer waits for it: products and room for
     /// operands.
     fn ready_for_fp8(&mut self, spec: &ModelSpec) -> Result<()> {
-        if self.options.own_gemm {
-            return Err(limits::no_fp8("multiplies by a library, and --own-gemm by none"));
-        }
         let shapes = shapes(self.info(), spec, Precision::Fp8);
         for (out, inner, to) in shapes.iter().copied() {
             self.device.driver().prove_fp8(out, inner, to)?;

@@ -112,8 +112,6 @@ const TIGHT_BYTES: u64 = 15 << 29;
 pub struct Options {
     pub prefill_rows: usize,
     pub prefill: Precision,
-    pub own_gemm: bool,
-    pub no_graphs: bool,
     pub guards: Guards,
     pub limits: Option<Card>,
     pub most_bytes: Option<u64>,
@@ -233,7 +231,7 @@ impl Cuda {
     }
 
     pub fn gemm_library(&self) -> Option<&str> {
-        if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
+        self.device.driver().gemm_library()
     }
 
     /// The program's own kernels for prefill GEMMs on this device, for people.
@@ -244,7 +242,7 @@ impl Cuda {
     /// For measurements: [`Memory::check`](super::Memory::check) gives the reason for `false`.
     pub fn has_fp8(&self) -> bool {
         let n = FP8_TRIED;
-        !self.options.own_gemm && self.device.driver().prove_fp8(n, n, driver::GemmOut::Bf16).is_ok()
+        self.device.driver().prove_fp8(n, n, driver::GemmOut::Bf16).is_ok()
     }
 
     pub fn graphs(&self) -> usize {
@@ -269,11 +267,6 @@ impl Cuda {
     /// Fails if a kernel wrote past the end of a buffer; needs [`Options::guards`]. Waits.
     pub fn check_guards(&self) -> Result<()> {
         self.device.check_guards()
-    }
-
-    /// Drops captured steps: the next step under any key may do something else.
-    pub fn forget_steps(&mut self) {
-        self.touch();
     }
 
     /// Marks that a buffer that CUDA graphs of any sequence may name was made or will be dropped.

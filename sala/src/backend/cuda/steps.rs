@@ -204,7 +204,7 @@ impl Steps for Cuda {
         if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
             self.lazy_restores.remove(&own);
         }
-        let alone = self.options.no_graphs || self.lazy_restores.contains_key(&own);
+        let alone = self.lazy_restores.contains_key(&own);
         let stage = if alone { Stage::RunEagerly } else { self.graphs.stage(key) };
         let verifies = matches!(key.step, StepKey::Verify(_) | StepKey::VerifyMany(_));
         let lays = verifies && stage != Stage::RunEagerly;

@@ -44,11 +44,6 @@ impl Stretch {
         spans
     }
 
-    pub(super) fn pieces(&self) -> Vec<(DevicePtr, usize)> {
-        let of = |s: Pitched| (0..s.rows).map(move |row| (s.at + (row * s.pitch) as u64, s.bytes));
-        self.spans().into_iter().flat_map(of).collect()
-    }
-
     /// A slice of host memory.
     ///
     /// # Safety
@@ -102,21 +97,26 @@ impl Stretch {
 mod tests {
     use super::*;
 
+    fn pieces(stretch: Stretch) -> Vec<(DevicePtr, usize)> {
+        let of = |s: Pitched| (0..s.rows).map(move |row| (s.at + (row * s.pitch) as u64, s.bytes));
+        stretch.spans().into_iter().flat_map(of).collect()
+    }
+
     #[test]
     fn an_array_in_pieces_is_copied_in_as_few_as_it_has() {
         let array = Stretch::in_pieces(1000, 10, 100, 1 << 20);
-        assert_eq!(array.part(0, 10).pieces(), [(1000, 10)]);
-        assert_eq!(array.part(13, 4).pieces(), [(1103, 4)]);
-        assert_eq!(array.part(17, 36).pieces(), [(1107, 3), (1200, 10), (1300, 10), (1400, 10), (1500, 3)]);
+        assert_eq!(pieces(array.part(0, 10)), [(1000, 10)]);
+        assert_eq!(pieces(array.part(13, 4)), [(1103, 4)]);
+        assert_eq!(pieces(array.part(17, 36)), [(1107, 3), (1200, 10), (1300, 10), (1400, 10), (1500, 3)]);
         assert_eq!(array.part(17, 36).spans().len(), 3);
-        assert_eq!(array.part(17, 36).part(3, 5).pieces(), [(1200, 5)]);
+        assert_eq!(pieces(array.part(17, 36).part(3, 5)), [(1200, 5)]);
         assert!(array.part(20, 0).spans().is_empty());
     }
 
     #[test]
     fn adjacent_rows_are_one_piece() {
         for array in [Stretch::plain(1000, 99), Stretch::in_pieces(1000, 10, 10, 99)] {
-            assert_eq!(array.part(17, 50).pieces(), [(1017, 50)]);
+            assert_eq!(pieces(array.part(17, 50)), [(1017, 50)]);
         }
     }
 }

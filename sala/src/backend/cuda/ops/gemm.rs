@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::super::Cuda;
 use super::super::device::DeviceBuffer;
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
 use super::super::launch::{self, HopperOut};
 use super::super::packed::Piece;
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
-use super::super::{Cuda, check_shape};
 use super::check_width;
 use super::ready::Way;
 use super::scratch::Scratch;
@@ -208,10 +208,9 @@ impl Cuda {
     /// The input without its values, and how many rows are read in bf16.
     fn input_of(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<(Input, usize)> {
         check_width(w.inner)?;
-        let own = if self.options.own_gemm { rows } else { self.own_rows(w, rows) };
+        let own = self.own_rows(w, rows);
         let sections = sections::within(&w.sections, only)?;
         let reads = |precision| sections.iter().any(|section| section.1 == precision);
-        check_shape(!reads(Precision::Fp8) || !self.options.own_gemm, "gemm", "a library for products in fp8", "none")?;
         if !reads(Precision::Fp8) || own == rows {
             return Ok((Input { x: 0, rows, own, narrow: None, made: 0 }, rows));
         }

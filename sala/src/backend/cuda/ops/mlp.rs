@@ -15,7 +15,7 @@ impl Cuda {
     /// Rows with gate and up columns made together, if an MLP's pass of `rows` rows should use this path.
     pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Result<Option<usize>> {
         let (own, inter) = (self.own_rows(mlp.down, rows), mlp.down.inner);
-        let narrow = !self.options.own_gemm && own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;
+        let narrow = own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;
         if !narrow || !self.keeps_narrow(mlp.gate_up)? || !mlp.down.is_in_fp8() {
             return Ok(None);
         }
