@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::protocol::{Cancel, EngineOptions, WeightsChoice};
-use crate::model::quantize::{Claim, Stage, is_finished, is_outdated, kept_folders, quantize};
+use crate::model::quantize::{Claim, Stage, is_finished, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
 
 /// Smaller weights are packed so fast that keeping them does not pay.
@@ -75,7 +75,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     if free.is_none_or(|free| free < 3 * bytes) {
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
-    if !is_finished(&folder).is_ok_and(|finished| !finished || is_outdated(&folder)) {
+    if is_finished(&folder).unwrap_or(true) {
         // Damaged, which is reported already, or unreadable, and perhaps whole.
         return None;
     }

@@ -26,9 +26,7 @@ use crate::engine::protocol::{Cancel, Dtype};
 pub use super::seal::is_finished;
 pub use check::{Condition, check};
 use folder::clear;
-pub use folder::{
-    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_aside, is_outdated, kept_folders, remove_kept,
-};
+pub use folder::{Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_aside, kept_folders, remove_kept};
 pub use write::Claim;
 use write::write_text;
 pub(super) use write::{Made, write_tensors};

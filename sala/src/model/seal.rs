@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use super::published::is_of_an_earlier_version;
 use super::tensors::{Tensors, WEIGHTS_INDEX};
 use super::{ModelError, Result};
 use crate::core::files;
@@ -12,11 +13,17 @@ pub(super) const MADE_FROM: &str = "made_from";
 /// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
 pub(super) const SEAL: &str = "seal";
 
-/// Whether packing of a folder was completed. [`check`](fn@super::quantize::check) compares its parts with their
-/// hashes.
+/// Whether packing of a folder was completed, in the present layouts. [`check`](fn@super::quantize::check) compares its
+/// parts with their hashes.
 pub fn is_finished(folder: &Path) -> Result<bool> {
     let path = folder.join(WEIGHTS_INDEX);
-    files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
+    let finished = || {
+        let there = files::is_there(&path)?;
+        let index = if there { read_index(folder)? } else { None };
+        let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+        Ok(there && !names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name))))
+    };
+    finished().map_err(|cause| ModelError::File { path, cause })
 }
 
 /// The index of a finished folder; `None` if it is no JSON.

@@ -104,14 +104,14 @@ const LAYOUTS: &[Layout] = &[
         float::fp8,
     ),
     layout("MLX", "weight", FileDtype::U32, &[Family::Mlx], integer::mlx),
-    own("int8", "int8", |parts| ours::open(parts, &[Form::Int8], None)),
-    own("int4", "int4_2", |parts| ours::open(parts, &[Form::Int4], None)),
-    own("int4", ours::ROTATED_INT4, |parts| ours::open(parts, &[Form::Int4], Some(ours::ROTATED_INT4))),
-    own("int5", "int5", |parts| ours::open(parts, &[Form::Int5], None)),
-    own("int6", "int6", |parts| ours::open(parts, &[Form::Int6], None)),
-    own("group4", "group4_2", |parts| ours::open(parts, &ours::GROUPS, None)),
-    own("group4", ours::ROTATED_GROUP4, |parts| ours::open(parts, &ours::GROUPS, Some(ours::ROTATED_GROUP4))),
-    own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4], None)),
+    own("int8", "int8", |parts| ours::open(parts, &[Form::Int8])),
+    own("int4", "int4_2", |parts| ours::open(parts, &[Form::Int4])),
+    own("int5", "int5", |parts| ours::open(parts, &[Form::Int5])),
+    own("int6", "int6", |parts| ours::open(parts, &[Form::Int6])),
+    own("group4", "group4_2", |parts| ours::open(parts, &ours::GROUPS)),
+    own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4])),
+    own(ours::EARLIER[0], ours::EARLIER[0], ours::refuse_earlier),
+    own(ours::EARLIER[1], ours::EARLIER[1], ours::refuse_earlier),
 ];
 
 const COMPANIONS: &[&str] = &[

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use super::write::{LOCK, PARTIAL, is_claimed, is_partial, remove, remove_lock};
 use super::{CONFIG, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file};
 use crate::core::files;
-use crate::model::published::is_of_an_earlier_version;
-use crate::model::seal::{MADE_FROM, is_finished, read_index};
+use crate::model::seal::{MADE_FROM, is_finished};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, Result};
 
@@ -65,12 +64,6 @@ pub(super) fn clear(folder: &Path) -> Result<()> {
     // First: with an index, the folder is a checkpoint.
     remove(&folder.join(WEIGHTS_INDEX))?;
     own_files(folder).iter().try_for_each(|file| remove(file))
-}
-
-pub fn is_outdated(folder: &Path) -> bool {
-    let index = read_index(folder).ok().flatten();
-    let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
-    names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name)))
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.

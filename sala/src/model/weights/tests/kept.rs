@@ -249,74 +249,9 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
     assert!(stays.iter().all(|p| p.exists()));
 }
 
-/// A part of the version before, with rotated words of four-bit values.
 #[test]
-fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
-    use crate::model::quantize::{Holds, holds, is_finished, is_outdated};
-    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.recipe = Recipe::Bits4;
-    let out = tempfile::tempdir().unwrap();
-    quantized(&source, out.path());
-    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
-    let (earlier, part) = (fixture("packed-earlier/part-001.safetensors"), out.path().join("part-001.safetensors"));
-    let open = |path: &Path| {
-        let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
-        Tensors::open_files(&[path.to_path_buf()]).unwrap().in_format(format)
-    };
-    let (before, now) = (open(&earlier), open(&part));
-    for (name, shape) in [("mlp.down_proj", [128, 256]), ("mlp.up_proj", [256, 128]), ("self_attn.o_proj", [128, 128])]
-    {
-        let name = format!("model.layers.0.{name}.weight");
-        let [before, now] = [&before, &now].map(|tensors| tensors.published(&name, &shape).unwrap().unwrap());
-        assert!(before.packed().unwrap() == now.packed().unwrap(), "{name}");
-        assert_eq!(before.values().unwrap(), now.values().unwrap(), "{name}");
-        assert_eq!(before.own(), now.own());
-    }
-
-    std::fs::copy(&earlier, &part).unwrap();
-    let index = out.path().join("model.safetensors.index.json");
-    let text = std::fs::read_to_string(&index).unwrap();
-    std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
-    assert!(is_finished(out.path()).unwrap() && is_outdated(out.path()));
-    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
-    quantized(&source, out.path());
-    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
-    assert!(now.names().eq(open(&part).names()));
-}
-
-#[test]
-fn published_groups_of_an_earlier_version_hold_the_same_values() {
-    for columns in [32, 64, 128] {
-        let group = Group4::of(columns).unwrap();
-        let form = Form::Group4(group);
-        let (out, inner) = (40, 256);
-        let packed = crate::backend::forms::Packed::random(form, 7, out, inner, 0.02).unwrap();
-        let unit = form.row().unwrap().unit_bytes;
-        let mut rotated = packed.bytes().to_vec();
-        for unit in rotated.chunks_exact_mut(unit) {
-            for word in unit[..2048].chunks_exact_mut(4) {
-                let turned = u32::from_le_bytes(word.try_into().unwrap()).rotate_left(3);
-                word.copy_from_slice(&turned.to_le_bytes());
-            }
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let open = |part: &str, bytes: &[u8]| {
-            let path = dir.path().join(format!("{part}.safetensors"));
-            let shape = form.stored_shape(out, inner);
-            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, shape, bytes).unwrap();
-            safetensors::serialize_to_file([(format!("w.{part}"), view)], None, &path).unwrap();
-            let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
-            Tensors::open_files(&[path]).unwrap().in_format(format)
-        };
-        let (before, now) = (open("group4", &rotated), open("group4_2", packed.bytes()));
-        let [before, now] = [&before, &now].map(|t| t.published("w.weight", &[out, inner]).unwrap().unwrap());
-        assert!(before.packed().unwrap() == now.packed().unwrap(), "groups of {columns}");
-        assert_eq!(before.values().unwrap(), now.values().unwrap(), "groups of {columns}");
-    }
-}
-
-#[test]
-fn kept_weights_of_an_earlier_version_are_not_taken() {
+fn weights_of_an_earlier_version_are_refused_and_kept_ones_packed_again() {
+    use crate::model::quantize::{Holds, holds, is_finished};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.recipe = Recipe::Bits4;
     let dir = tempfile::tempdir().unwrap();
@@ -337,7 +272,14 @@ fn kept_weights_of_an_earlier_version_are_not_taken() {
     map.extend(names.names().map(|name| (name.to_owned(), "part-001.safetensors".into())));
     index["metadata"]["seal"] = hasher.finalize().to_hex().to_string().into();
     std::fs::write(&path, index.to_string()).unwrap();
+    assert!(!is_finished(&kept).unwrap());
     assert!(source.packed_earlier(dir.path(), source.recipe).unwrap().is_none());
-    // Opened directly, as a folder of the user, the old layout still loads.
-    assert_eq!(logits(&Checkpoint::open_dir(&kept).unwrap()), logits(&source));
+    // Opened directly, as a folder of the user.
+    let refused = Checkpoint::open_dir(&kept).unwrap().check().unwrap_err().to_string();
+    assert!(refused.contains("int4` was packed by an earlier version; pack its source again: sala-chat"), "{refused}");
+    assert_eq!(holds(&source, &source.fingerprint(), &kept), Holds::Free);
+    quantized(&source, &kept);
+    assert!(is_finished(&kept).unwrap());
+    let packed = source.packed_earlier(dir.path(), source.recipe).unwrap().unwrap();
+    assert_eq!(logits(&packed), logits(&source));
 }
