@@ -38,8 +38,8 @@ use super::Result;
 use super::format::Family;
 use super::tensors::{LoadedTensor, Tensors};
 use crate::backend::Form;
+use crate::backend::forms;
 pub(super) use crate::backend::forms::e2m1;
-use crate::backend::forms::{self, Packed};
 pub(super) use crate::backend::fp8::value as e4m3;
 use crate::engine::protocol::Dtype;
 use parts::Parts;
@@ -307,24 +307,5 @@ impl<'a> Weight<'a> {
                 Err(self.parts.refuse(self.layout.part, why))
             }
         }
-    }
-
-    /// Squared error of the first rows in a form: (Σ (w − w')², Σ w²).
-    pub(super) fn error_in(&self, form: Form, rows: usize) -> Result<(f64, f64)> {
-        self.checked()?;
-        let (inner, rows) = (self.parts.inner, rows.min(self.parts.out));
-        let packed = Packed::pack(form, rows, inner, |row, dst| self.reader.values(row, dst));
-        let Ok(packed) = packed else { return Ok((0.0, 0.0)) };
-        let (mut before, mut after) = (vec![0f32; inner], vec![0f32; inner]);
-        let mut sums = (0f64, 0f64);
-        for row in 0..rows {
-            self.reader.values(row, &mut before);
-            packed.values(row, &mut after);
-            for (b, a) in before.iter().zip(&after) {
-                sums.0 += f64::from(b - a).powi(2);
-                sums.1 += f64::from(*b).powi(2);
-            }
-        }
-        Ok(sums)
     }
 }
