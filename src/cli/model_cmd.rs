@@ -93,9 +93,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         Some(first) => first.clone(),
     };
     let hint = match is_packed {
-        true => {
-            "Run its sala-chat model quantize again; if that fails, remove that file or choose a new folder (-o FOLDER)"
-        }
+        true => "Run its sala-chat model quantize into a new folder (-o FOLDER), or remove this one first",
         false if bad.is_empty() => "sala-chat model download fetches them",
         false => "Try again; if it fails again, remove what is damaged, then: sala-chat model download",
     };

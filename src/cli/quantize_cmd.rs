@@ -12,9 +12,7 @@ use crate::core::{bytes, grouped};
 use crate::engine::protocol::{BUILT_IN, Cancel, Precision, Token, is_folder};
 use crate::model::calibrate::{self, Statistics, collect};
 use crate::model::draft::FOLDER;
-use crate::model::quantize::{
-    Calibration, Claim, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
-};
+use crate::model::quantize::{Calibration, Claim, Holds, Part, free_bytes, holds, is_finished, quantize};
 use crate::model::{Checkpoint, DEMO_FILES, Recipe};
 use crate::runtime::render::safe_name;
 use crate::text::sources::Document;
@@ -52,10 +50,15 @@ pub(super) fn run(
     // Held to the end, so that no other process changes the folder.
     let claim = Claim::take(output)?;
     refuse_content(&source, &id, output)?;
-    claim.remove_left()?;
+    if is_finished(output)? {
+        let (name, form, out) = (source.name(), source.recipe.name(), output.display());
+        return context.result(
+            || serde_json::json!({ "path": output, "bytes": already(output), "weights": form, "parts": [] }),
+            || format!("{name} is packed as {form} weights in {out} already. Check it: sala-chat model verify --model {out}"),
+        );
+    }
     let head_bytes = source.directory().map_or(0, |from| already(&from.join(FOLDER)));
-    let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
-    let needed = source.bytes(source.recipe) + head_bytes + statistics_bytes + SPARE_BYTES;
+    let needed = source.bytes(source.recipe) + head_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
         let text = format!("{} needs {}, {} are free there", output.display(), bytes(needed), bytes(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
@@ -63,33 +66,19 @@ pub(super) fn run(
     let stop = Cancel::default();
     let stopper = stop.clone();
     let ending = Ending::watch(move || stopper.cancel())?;
-    // Compares what is there with what was written, and removes what is to be packed again. First, because damaged parts
-    // decide whether statistics are needed.
-    let mut checking = |name: &str, size: u64| context.note(&format!("checking {name}, {}", bytes(size)));
-    let compared = remove_damaged(&source, &claim, &stop, &mut checking)?.ok_or_else(|| {
-        let text = "stopped while checking the folder; nothing was changed";
-        ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command begins again"))
-    })?;
-    let missing = is_unfinished(&source, &id, output)?;
-    let statistics = match &texts {
-        Some(texts) if missing => {
-            Some(statistics(context, &name, texts, &id, output, &stop).map_err(|e| ending.by_signal(e))?)
-        }
-        _ => None,
-    };
-    let calibration = texts.as_ref().map(|_| Calibration { id: &id, statistics: statistics.as_ref() });
+    let statistics = texts.as_ref().map(|texts| statistics(context, &name, texts, &stop));
+    let statistics = statistics.transpose().map_err(|e| ending.by_signal(e))?;
+    let calibration = statistics.as_ref().map(|statistics| Calibration { id: &id, statistics });
     let mut parts: Vec<Part> = Vec::new();
     let mut progress = |part: &Part| {
-        let made = if part.earlier { "was there".to_owned() } else { cost(part) };
-        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, bytes(part.bytes)));
+        let (size, cost) = (bytes(part.bytes), cost(part));
+        context.note(&format!("{} of {}: {}, {size}, {cost}", part.number, part.of, part.name));
         parts.push(part.clone());
     };
-    let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
-    let Some(total) = done else {
+    let Some(index) = quantize(&source, calibration.as_ref(), &claim, &stop, &mut progress)? else {
         let text = format!("stopped after {} of its parts", parts.len());
-        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("Run the same command to continue")));
+        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command begins again")));
     };
-    Statistics::forget(output);
     match source.directory() {
         Some(from) => {
             copy_other_files(from, output, |name| !is_weights(name))?;
@@ -106,7 +95,8 @@ pub(super) fn run(
             }
         }
     }
-    report(context, &source, output, total, &parts)
+    index.write()?;
+    report(context, &source, output, index.bytes, &parts)
 }
 
 fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<Exit, Failure> {
@@ -229,29 +219,16 @@ fn texts(context: &Context, model: &str, docs: Option<&Path>) -> Result<Vec<Vec<
     Ok(all)
 }
 
-/// Statistics of the matrices' inputs over these texts: kept by an earlier run into `output`, or collected now.
-fn statistics(
-    context: &Context,
-    model: &str,
-    texts: &[Vec<Token>],
-    id: &str,
-    output: &Path,
-    stop: &Cancel,
-) -> Result<Statistics, Failure> {
+/// Statistics of the matrices' inputs over these texts.
+fn statistics(context: &Context, model: &str, texts: &[Vec<Token>], stop: &Cancel) -> Result<Statistics, Failure> {
     let mut checkpoint = open::checkpoint(context, model)?;
     // Statistics under one `id` must not depend on how this machine prefills.
     checkpoint.prefill = Precision::Bf16;
-    if let Some(kept) = Statistics::kept(output, id, checkpoint.spec()) {
-        context.note("Using the statistics of an earlier run");
-        return Ok(kept);
-    }
-    let read = match devices::open(&context.config().model, &TuningArgs::default(), false)? {
-        Opened::Cpu(cpu, _) => read(context, *cpu, &checkpoint, texts, stop)?,
+    match devices::open(&context.config().model, &TuningArgs::default(), false)? {
+        Opened::Cpu(cpu, _) => read(context, *cpu, &checkpoint, texts, stop),
         #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => read(context, *cuda, &checkpoint, texts, stop)?,
-    };
-    read.save(output, id)?;
-    Ok(read)
+        Opened::Cuda(cuda) => read(context, *cuda, &checkpoint, texts, stop),
+    }
 }
 
 fn read<B: Backend>(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::protocol::{Cancel, EngineOptions, WeightsChoice};
-use crate::model::quantize::{Stage, is_finished, is_outdated, kept_folders, quantize};
+use crate::model::quantize::{Claim, Stage, is_finished, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
 
 /// Smaller weights are packed so fast that keeping them does not pay.
@@ -37,8 +37,8 @@ impl Found {
             Some((recipe, Ok(earlier))) => {
                 let name = Some(recipe).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
                 let name = name.or_else(|| earlier.published()).unwrap_or_default();
-                // Published weights still distinguish the two cases; measuring the difference would mean reading them.
-                let kept = match checkpoint.kept_unmeasured() {
+                // Of the source: the copy holds what was packed again.
+                let kept = match checkpoint.kept() {
                     Ok(kept) => kept.map_or_else(String::new, |kept| format!(" {kept}")),
                     Err(error) => format!(" {error}."),
                 };
@@ -72,23 +72,23 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     }
     let size = format!("{:.1} GB", bytes as f64 / 1e9);
     let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
-    let outdated = is_outdated(&folder);
-    // Old parts are overwritten one by one.
-    let there = if outdated { bytes } else { 0 };
-    if free.is_none_or(|free| free + there < 3 * bytes) {
+    if free.is_none_or(|free| free < 3 * bytes) {
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
-    if !is_finished(&folder).is_ok_and(|finished| !finished || outdated) {
-        // Damaged (already reported), so whole and partial files cannot be distinguished; or unreadable, and perhaps
-        // whole.
+    if is_finished(&folder).unwrap_or(true) {
+        // Damaged, which is reported already, or unreadable, and perhaps whole.
         return None;
     }
+    let pack = move || match quantize(&checkpoint, None, &Claim::take(&folder)?, &Cancel::default(), &mut |_| ())? {
+        Some(index) => index.write(),
+        None => Ok(()),
+    };
     let work = move || {
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
-        match pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
+        match pool.install(pack) {
             // Another start keeps the same weights.
-            Ok(_) | Err(ModelError::InUse { .. }) => {}
+            Ok(()) | Err(ModelError::InUse { .. }) => {}
             Err(error) => tracing::warn!("packed weights are not kept: {error}"),
         }
     };
@@ -99,6 +99,11 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn pack(source: &Checkpoint, into: &Path) {
+        let claim = Claim::take(into).unwrap();
+        quantize(source, None, &claim, &Cancel::default(), &mut |_| ()).unwrap().unwrap().write().unwrap();
+    }
 
     fn fp8_folder() -> tempfile::TempDir {
         use safetensors::Dtype::{F8_E4M3, F32};
@@ -133,18 +138,14 @@ mod tests {
     fn values_that_are_not_as_published_are_called_that_of_a_kept_copy_too() {
         let (folder, dir) = (fp8_folder(), tempfile::tempdir().unwrap());
         let open = || Checkpoint::open_dir(folder.path()).unwrap();
-        let measured = open().kept().unwrap().unwrap().to_string();
-        let begin = "FP8: 6 packed again (int8), which changes their values";
-        assert!(measured.starts_with(&format!("{begin}: 0.0")), "{measured}");
-        assert!(measured.contains(" % squared error; 44 that were not packed as bf16."), "{measured}");
-        quantize(&open(), None, &dir.path().join(open().fingerprint()), &Cancel::default(), &mut |_| ()).unwrap();
+        let note = open().kept().unwrap().unwrap().to_string();
+        assert_eq!(note, "FP8: 6 packed again (int8), which changes their values; 44 that were not packed as bf16.");
+        pack(&open(), &dir.path().join(open().fingerprint()));
         let options = EngineOptions { keep_weights: Some(dir.path().to_path_buf()), ..EngineOptions::default() };
         let checkpoint = open();
         let (earlier, line) = look(&checkpoint, &options).instead_of(checkpoint);
         assert!(earlier.kept().unwrap().is_none(), "it is the copy");
-        let expected =
-            format!("FP8 weights as an earlier start packed them. {begin}; 44 that were not packed as bf16.");
-        assert_eq!(line.unwrap(), expected);
+        assert_eq!(line.unwrap(), format!("FP8 weights as an earlier start packed them. {note}"));
     }
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         let mut packed = Checkpoint::open_dir(&folder).unwrap();
         packed.recipe = Recipe::Bits8;
         let kept = dir.path().join(packed.fingerprint());
-        quantize(&packed, None, &kept, &Cancel::default(), &mut |_| ()).unwrap();
+        pack(&packed, &kept);
         for weights in [WeightsChoice::Auto, WeightsChoice::Bits8] {
             let (checkpoint, line) = earlier(Recipe::Bits8, weights);
             assert_eq!(line.unwrap(), "8-bit weights as an earlier start packed them.");

@@ -20,7 +20,7 @@ use crate::engine::protocol::{Cancel, Token};
 
 /// Changes with the use of statistics in packing.
 const FORMAT: u32 = 1;
-pub(super) const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
+const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
 
 /// Second moments of one input `[rows, width]`: for each unit of columns `Σ x xᵀ`, of which the upper half is filled.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,12 +108,7 @@ impl Statistics {
         spec.mixers.iter().map(layer).collect()
     }
 
-    pub fn bytes(spec: &ModelSpec) -> u64 {
-        let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
-        (floats * UNIT_COLUMNS * size_of::<f32>()) as u64
-    }
-
-    pub(super) fn new(spec: &ModelSpec) -> Statistics {
+    fn new(spec: &ModelSpec) -> Statistics {
         let layers = Statistics::widths(spec).into_iter().map(|widths| widths.map(Moments::new)).collect();
         let head_name = if spec.tie_embeddings { "model.embed_tokens" } else { "lm_head" };
         Statistics { layers, head: Moments::new(spec.hidden), head_name }
@@ -134,7 +129,7 @@ impl Statistics {
         self.layers.get(layer.parse::<usize>().ok()?)?.get(input as usize)
     }
 
-    pub(super) fn named(&self) -> impl Iterator<Item = (String, &Moments)> {
+    fn named(&self) -> impl Iterator<Item = (String, &Moments)> {
         let layers = self.layers.iter().enumerate().flat_map(|(i, layer)| {
             INPUTS.iter().zip(layer).map(move |(input, moments)| (format!("layer.{i}.{input:?}"), moments))
         });

@@ -1,13 +1,12 @@
 //! Packs a model's weights once and writes them as a folder that loads like any other, at the speed of the disk.
 //!
 //! One safetensors file per part of the model (embedding, each layer, head), each written under a temporary name and
-//! renamed when it is complete and its hash recorded, so that a stopped run continues with the parts that are
-//! unchanged. The index is written last: a folder without it is not a checkpoint. One process writes a folder at a
-//! time ([`Claim`]). The bytes equal those that a device makes of the same weights while loading them.
+//! renamed when it is complete. The index, with the hash of each part, is written last: a folder without it is not a
+//! checkpoint, and packing into it starts again. One process writes a folder at a time ([`Claim`]). The bytes equal
+//! those that a device makes of the same weights while loading them.
 
 mod check;
 mod folder;
-mod statistics;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,20 +19,17 @@ use super::tensors::{Tensors, WEIGHTS_INDEX, part_file};
 use super::weights::{Fate, Source};
 use super::{Checkpoint, ModelError, Result};
 use crate::backend::forms::{OutputErrors, Packed};
-use crate::backend::{BackendError, Form, internal};
+use crate::backend::{BackendError, Form};
 use crate::core::spec::ModelSpec;
 use crate::engine::protocol::{Cancel, Dtype};
 
 pub use super::seal::is_finished;
-pub use check::{Compared, Condition, check, remove_damaged};
-use folder::written;
-pub use folder::{
-    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_aside, is_outdated, is_unfinished, kept_folders,
-    remove_kept,
-};
+pub use check::{Condition, check};
+use folder::clear;
+pub use folder::{Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_aside, kept_folders, remove_kept};
 pub use write::Claim;
+use write::write_text;
 pub(super) use write::{Made, write_tensors};
-use write::{remove, write_text};
 
 const CONFIG: &str = "config.json";
 /// Key of `quantization_config`: hash of the source weights, independent of form and calibration.
@@ -50,7 +46,6 @@ pub struct Part {
     pub of: usize,
     pub bytes: u64,
     pub errors: Errors,
-    pub earlier: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,99 +59,78 @@ pub struct Errors {
 pub struct Calibration<'a> {
     /// Of weights and text ([`super::calibrate::identity`]).
     pub id: &'a str,
-    /// `None` if no part is missing.
-    pub statistics: Option<&'a Statistics>,
+    pub statistics: &'a Statistics,
 }
 
-/// [`quantize_claimed`] into a folder that this call claims and clears of stopped runs' temporary files.
-pub fn quantize(
-    source: &Checkpoint,
-    calibration: Option<&Calibration<'_>>,
-    out: &Path,
-    stop: &Cancel,
-    progress: &mut dyn FnMut(&Part),
-) -> Result<Option<u64>> {
-    let claim = Claim::take(out)?;
-    claim.remove_left()?;
-    match remove_damaged(source, &claim, stop, &mut |_, _| ())? {
-        Some(compared) => quantize_claimed(source, calibration, &claim, &compared, stop, progress),
-        None => Ok(None),
+/// The index of a folder with all its parts.
+#[derive(Debug)]
+#[must_use]
+pub struct Index {
+    path: PathBuf,
+    content: serde_json::Value,
+    /// Of all parts.
+    pub bytes: u64,
+}
+
+impl Index {
+    /// Makes the folder a checkpoint.
+    pub fn write(&self) -> Result<()> {
+        write_text(&self.path, &self.content.to_string())
     }
 }
 
-/// Packs `source` by its recipe into a folder after [`remove_damaged`]; with `calibration`, by its statistics.
-/// `progress` receives every part once it is on the disk. `None` after a stop.
-pub fn quantize_claimed(
+/// Packs `source` by its recipe, with `calibration` by its statistics, in place of what an earlier run left in the
+/// folder. `progress` receives every part once it is on the disk. `None` after a stop.
+pub fn quantize(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
     claim: &Claim,
-    compared: &Compared,
     stop: &Cancel,
     progress: &mut dyn FnMut(&Part),
-) -> Result<Option<u64>> {
+) -> Result<Option<Index>> {
     let Source::Tensors(tensors) = &source.source else { return Err(ModelError::Unknown(source.name().to_owned())) };
     source.check()?;
     source.expect();
     let out = claim.folder();
     let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
+    clear(out)?;
+    // Before the parts: the next run recognises its own unfinished folder by it.
+    write_text(&out.join(CONFIG), &config(source, &id, calibration.is_some())?)?;
     let parts = parts(source.spec());
     let (mut total, mut index, mut hashes) = (0, BTreeMap::new(), BTreeMap::new());
-    let mut noted = compared.0.clone();
     for (i, (name, weights)) in parts.iter().enumerate() {
         if stop.is_cancelled() {
             return Ok(None);
         }
         let file = part_file(i);
         let path = out.join(&file);
-        let (errors, earlier) = match written(&path, &id)? {
-            Some(errors) => (errors, true),
-            None => {
-                if is_finished(out)? {
-                    // The folder is incomplete from here to the new index; the notes keep the hashes of its parts.
-                    check::note(out, &noted)?;
-                    remove(&out.join(WEIGHTS_INDEX))?;
-                }
-                let (errors, hash) = write_part(source, tensors, calibration, weights, &path, &id)?;
-                noted.insert(file.clone(), hash);
-                check::note(out, &noted)?;
-                (errors, false)
-            }
-        };
+        let (errors, hash) = write_part(source, tensors, calibration, weights, &path, &id)?;
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
-        let hash = match noted.get(&file) {
-            Some(hash) => hash.clone(),
-            // A part of an earlier version without a noted hash: only samples of it were compared.
-            None => {
-                let hash = check::hash(&path, stop).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
-                let Some(hash) = hash else { return Ok(None) };
-                hash
-            }
-        };
         hashes.insert(file.clone(), hash);
         let made = Tensors::open_files(std::slice::from_ref(&path))?;
         index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));
-        progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, errors, earlier });
+        progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, errors });
     }
     let files: Vec<PathBuf> = (0..parts.len()).map(|i| out.join(part_file(i))).collect();
     let seal = seal(&Tensors::open_files(&files)?);
+    let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
+    let content = serde_json::json!({ "metadata": metadata, "weight_map": index });
+    Ok(Some(Index { path: out.join(WEIGHTS_INDEX), content, bytes: total }))
+}
+
+fn config(source: &Checkpoint, id: &str, calibrated: bool) -> Result<String> {
     let mut config: serde_json::Value = serde_json::from_str(source.config())
         .map_err(|e| ModelError::Damaged { origin: CONFIG.into(), cause: e.to_string() })?;
     if let Some(config) = config.as_object_mut() {
         config.remove("quantization");
-        let (format, calibrated) = (source.recipe.name(), calibration.is_some());
         let made = serde_json::json!({
-            "quant_method": METHOD, "format": format, MADE_FROM: id, "calibrated": calibrated,
+            "quant_method": METHOD, "format": source.recipe.name(), MADE_FROM: id, "calibrated": calibrated,
             WEIGHTS: source.stored_fingerprint(),
         });
         config.insert("quantization_config".into(), made);
     }
-    write_text(&out.join(CONFIG), &config.to_string())?;
-    let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
-    let index = serde_json::json!({ "metadata": metadata, "weight_map": index });
-    write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
-    remove(&out.join(write::NOTES))?;
-    Ok(Some(total))
+    Ok(config.to_string())
 }
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
@@ -206,8 +180,7 @@ fn write_part(
     };
     // One key and few digits: the same weights give the same file.
     let hash = write_tensors(path, &made, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
-    // Reads the rounded errors back, so that a continued run reports the same.
-    Ok((written(path, id)?.unwrap_or(errors), hash))
+    Ok((errors, hash))
 }
 
 #[derive(Default)]
@@ -241,11 +214,7 @@ fn pack(
                 let loaded = source.weight(base, &[out, inner])?;
                 return Ok((made(loaded.view().data.to_vec()), Cost::default()));
             }
-            let moments = match calibration.map(|c| c.statistics) {
-                Some(None) => return Err(internal("quantize", "statistics that are missing").into()),
-                Some(Some(statistics)) => statistics.of(base).map(|moments| moments.blocks.as_slice()),
-                None => None,
-            };
+            let moments = calibration.and_then(|c| c.statistics.of(base)).map(|moments| moments.blocks.as_slice());
             let (packed, cost) = pack_rows(tensors, name, form, [out, inner], moments)?;
             return Ok((made(packed.into_bytes()), cost));
         }

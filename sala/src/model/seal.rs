@@ -1,8 +1,9 @@
-//! The records in a folder packed by this program: its index and seal, and the metadata of its parts.
+//! The records in a folder packed by this program: its index and seal, and the keys of its metadata.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use super::published::is_of_an_earlier_version;
 use super::tensors::{Tensors, WEIGHTS_INDEX};
 use super::{ModelError, Result};
 use crate::core::files;
@@ -12,11 +13,17 @@ pub(super) const MADE_FROM: &str = "made_from";
 /// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
 pub(super) const SEAL: &str = "seal";
 
-/// Whether packing of a folder was completed. [`check`](fn@super::quantize::check) compares its parts with their
-/// hashes.
+/// Whether packing of a folder was completed, in the present layouts. [`check`](fn@super::quantize::check) compares its
+/// parts with their hashes.
 pub fn is_finished(folder: &Path) -> Result<bool> {
     let path = folder.join(WEIGHTS_INDEX);
-    files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
+    let finished = || {
+        let there = files::is_there(&path)?;
+        let index = if there { read_index(folder)? } else { None };
+        let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+        Ok(there && !names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name))))
+    };
+    finished().map_err(|cause| ModelError::File { path, cause })
 }
 
 /// The index of a finished folder; `None` if it is no JSON.
@@ -41,29 +48,6 @@ pub(super) fn sealed(folder: &Path) -> Result<Option<(String, Tensors)>> {
         Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
         Err(_) => Ok(None),
     }
-}
-
-/// The metadata in the header of a safetensors file, if it can be read.
-pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
-    read_header(path).ok().flatten()
-}
-
-/// `None` for another type of file, or without metadata.
-pub(super) fn read_header(path: &Path) -> io::Result<Option<serde_json::Value>> {
-    let (mut file, bytes) = files::open(path)?;
-    let mut size = [0u8; 8];
-    match file.read_exact(&mut size) {
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-        read => read?,
-    }
-    let length = u64::from_le_bytes(size);
-    if length > bytes.min(files::HEADER_BYTES) {
-        return Ok(None);
-    }
-    let mut head = Vec::new();
-    file.take(length).read_to_end(&mut head)?;
-    let head: Option<serde_json::Value> = serde_json::from_slice(&head).ok();
-    Ok(head.and_then(|mut head| head.get_mut("__metadata__").map(serde_json::Value::take)))
 }
 
 /// Hash of all tensors, sampled as fingerprints are.

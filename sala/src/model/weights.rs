@@ -19,7 +19,7 @@ use crate::engine::protocol::{BUILT_IN, Dtype, Precision};
 
 use super::demo;
 use super::format::{Format, METHOD};
-use super::published::{is_of_an_earlier_version, refuse_low_rank};
+use super::published::refuse_low_rank;
 use super::seal::{is_finished, sealed};
 use super::tensors::{LoadedTensor, Tensors};
 use super::{ModelError, Result};
@@ -137,8 +137,6 @@ impl Checkpoint {
         }
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
         match sealed(&folder)? {
-            // Packing once more is cheaper than converting the old layout at every start.
-            Some((made_from, tensors)) if made_from == id && tensors.names().any(is_of_an_earlier_version) => Ok(None),
             Some((made_from, tensors)) if made_from == id => {
                 let (directory, prefill) = (self.directory.clone(), self.prefill);
                 let source = Source::Tensors(tensors.in_format(format));

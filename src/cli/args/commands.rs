@@ -214,7 +214,7 @@ pub enum ModelCommand {
         /// Calibrate on built-in text or these documents, for better answers
         #[arg(long, value_name = "DOCS", num_args = 0..=1, require_equals = true, value_hint = ValueHint::AnyPath)]
         calibrate: Option<Option<PathBuf>>,
-        /// Folder to write; a stopped run continues in it
+        /// Folder to write; a stopped run starts again in it
         #[arg(short, long, value_name = "OUT", value_hint = ValueHint::DirPath)]
         output: PathBuf,
     },

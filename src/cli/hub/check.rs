@@ -51,10 +51,6 @@ impl From<Condition> for Verdict {
     fn from(condition: Condition) -> Verdict {
         match condition {
             Condition::AsWritten => Verdict::Verified("as it was written"),
-            Condition::AsSampled => Verdict::Verified("as it was written, judging by the hashed samples"),
-            Condition::NotCompared => Verdict::Unverified(
-                "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read",
-            ),
             Condition::Damaged(why) => Verdict::Wrong(why),
             Condition::Unreadable(why) => Verdict::Wrong(format!("cannot be read: {why}")),
         }

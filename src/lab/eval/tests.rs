@@ -6,7 +6,7 @@ use crate::backend::cpu::{Cpu, Planted};
 use crate::core::spec::{ModelSpec, ScoreNorm};
 use crate::engine::protocol::Cancel;
 use crate::model::calibrate::collect;
-use crate::model::quantize::{Calibration, quantize};
+use crate::model::quantize::{Calibration, Claim, quantize};
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
 
 fn text() -> TextModel {
@@ -117,7 +117,8 @@ fn a_reference_file_is_read_and_a_wrong_one_refused() {
 /// Divergence of a packed folder from the built-in model, on a text that its statistics have not seen.
 fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, samples: &[reference::Sample]) -> Distances {
     let folder = tempfile::tempdir().unwrap();
-    quantize(source, calibration, folder.path(), &Cancel::default(), &mut |_| ()).unwrap().unwrap();
+    let claim = Claim::take(folder.path()).unwrap();
+    quantize(source, calibration, &claim, &Cancel::default(), &mut |_| ()).unwrap().unwrap().write().unwrap();
     let packed = Checkpoint::open_dir(folder.path()).unwrap();
     let mut subject = Subject::open(cpu(), &packed, 2_048 + EVAL_ROOM).unwrap();
     let found = reference::compare(&mut subject, samples).unwrap();
@@ -139,7 +140,7 @@ fn calibrated_weights_answer_more_like_their_source() {
     for recipe in [Recipe::Bits8, Recipe::Bits4] {
         source.recipe = recipe;
         let plain = divergence(&source, None, &samples);
-        let calibration = Calibration { id: "calibrated", statistics: Some(&statistics) };
+        let calibration = Calibration { id: "calibrated", statistics: &statistics };
         let calibrated = divergence(&source, Some(&calibration), &samples);
         assert!(calibrated.mean_kl < 0.9 * plain.mean_kl, "{recipe:?}: {plain:?} {calibrated:?}");
     }

@@ -283,19 +283,6 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     }
 }
 
-/// Converts an int4 or group4 weight of earlier versions, which rotated the words of four-bit values left by 3.
-pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
-    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
-    let mut bytes = bytes.to_vec();
-    bytes.par_chunks_mut(unit_bytes).for_each(|unit| {
-        for word in unit.chunks_exact_mut(4).take(NIBBLES / 4) {
-            let turned = self::word(word, 0).rotate_right(3);
-            put(word, 0, &turned.to_le_bytes());
-        }
-    });
-    bytes
-}
-
 /// The first unit of a packed weight with a scale, in the unit or its pair's tail, that is not finite or too large for
 /// kernels. Scales of int4, int5 and int6 are always good.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {

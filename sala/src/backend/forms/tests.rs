@@ -349,18 +349,6 @@ fn what_was_packed_before_still_means_the_same() {
         let packed = Packed::pack(form, 48, 256, plain_weight).unwrap();
         assert_eq!(blake3::hash(packed.bytes()).to_hex().as_str(), hash, "{}", form.name());
     }
-    // As versions before had it: words of four-bit values rotated, scales and zero points as they are.
-    let packed = Packed::pack(Form::Int4, 48, 256, plain_weight).unwrap();
-    let mut rotated = packed.bytes().to_vec();
-    for unit in rotated.chunks_exact_mut(2304) {
-        for word in unit[..2048].chunks_exact_mut(4) {
-            let turned = super::word(word, 0).rotate_left(3);
-            word.copy_from_slice(&turned.to_le_bytes());
-        }
-    }
-    let hash = "2b9b55a5839c133cffd271a2dbc125fd93b6744ab1b1aeb4227c3ac96b8ced36";
-    assert_eq!(blake3::hash(&rotated).to_hex().as_str(), hash);
-    assert!(from_rotated(Form::Int4, &rotated) == packed.bytes());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::backend::synthetic_value;
 use crate::model::Recipe;
-use crate::model::quantize::{Calibration, Part, is_unfinished, quantize};
+use crate::model::quantize::{Calibration, Claim, Part, quantize};
 
 fn fixture() -> Checkpoint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/tiny-mixed");
@@ -105,67 +105,39 @@ fn inputs_are_those_of_the_matrices() {
     assert!(all.of("lm_head").unwrap().blocks.iter().any(|v| *v > 0.0));
 }
 
-fn packed(source: &Checkpoint, id: &str, statistics: Option<&Statistics>, out: &Path) -> Vec<Part> {
+fn packed(source: &Checkpoint, id: &str, statistics: &Statistics, out: &Path) -> Vec<Part> {
     let mut parts = Vec::new();
-    let calibration = Calibration { id, statistics };
-    let done = quantize(source, Some(&calibration), out, &Cancel::default(), &mut |p| parts.push(p.clone()));
-    assert!(done.unwrap().unwrap() > 0);
+    let (calibration, claim) = (Calibration { id, statistics }, Claim::take(out).unwrap());
+    let index = quantize(source, Some(&calibration), &claim, &Cancel::default(), &mut |p| parts.push(p.clone()));
+    index.unwrap().unwrap().write().unwrap();
     parts
 }
 
 #[test]
-fn a_calibrated_folder_loads_is_never_worse_and_resumes() {
+fn a_calibrated_folder_loads_and_is_never_worse() {
     let mut source = fixture();
     source.recipe = Recipe::Bits4;
     let (texts, others) = ([text(5, 300), text(7, 200)], [text(5, 300), text(7, 201)]);
     let id = identity(&source, &texts);
     assert!(id != source.fingerprint() && id != identity(&source, &others));
     let (all, out) = (statistics(&texts), tempfile::tempdir().unwrap());
-    // Statistics are kept next to the parts, for this text only.
-    all.save(out.path(), &id).unwrap();
-    assert!(Statistics::kept(out.path(), &id, source.spec()) == Some(all.clone()));
-    assert!(Statistics::kept(out.path(), &identity(&source, &others), source.spec()).is_none());
-    assert!(is_unfinished(&source, &id, out.path()).unwrap());
-    let parts = packed(&source, &id, Some(&all), out.path());
+    let parts = packed(&source, &id, &all, out.path());
     for part in &parts[1..] {
         let [plain, careful] = part.errors.outputs.unwrap();
         assert!(careful <= plain && careful > 0.0, "{part:?}");
     }
     assert!(parts[2].errors.outputs.is_some_and(|[plain, careful]| careful < 0.95 * plain), "{parts:?}");
-    Statistics::forget(out.path());
-    let loads = |folder: &Path| Model::load(&mut Cpu::new(), &Checkpoint::open_dir(folder).unwrap(), |_| ()).is_ok();
-    assert!(loads(out.path()));
-    // A lost part is made again with the same bytes; the others stay.
-    let lost = out.path().join("part-002.safetensors");
-    let bytes = std::fs::read(&lost).unwrap();
-    std::fs::remove_file(&lost).unwrap();
-    assert!(is_unfinished(&source, &id, out.path()).unwrap());
-    let again = packed(&source, &id, Some(&all), out.path());
-    assert_eq!(again.iter().filter(|p| !p.earlier).map(|p| p.number).collect::<Vec<_>>(), [3]);
-    assert!(std::fs::read(&lost).unwrap() == bytes);
-    assert_eq!(again[2].errors, parts[2].errors);
-    // A complete folder needs no statistics; for other text it has no part.
-    assert!(!is_unfinished(&source, &id, out.path()).unwrap());
-    assert!(packed(&source, &id, None, out.path()).iter().all(|p| p.earlier));
-    assert!(is_unfinished(&source, &identity(&source, &others), out.path()).unwrap());
+    assert!(Model::load(&mut Cpu::new(), &Checkpoint::open_dir(out.path()).unwrap(), |_| ()).is_ok());
+    // Statistics that are computed again give the same bytes.
+    let part = out.path().join("part-002.safetensors");
+    let bytes = std::fs::read(&part).unwrap();
+    packed(&source, &id, &statistics(&texts), out.path());
+    assert!(std::fs::read(&part).unwrap() == bytes);
 }
 
 #[test]
-fn statistics_of_another_shape_or_torn_are_not_taken() {
-    let source = fixture();
-    let (all, out) = (statistics(&[text(5, 130)]), tempfile::tempdir().unwrap());
-    all.save(out.path(), "id").unwrap();
-    assert!(Statistics::kept(out.path(), "id", source.spec()).is_some());
-    let mut wider = source.spec().clone();
-    wider.intermediate *= 2;
-    assert!(Statistics::kept(out.path(), "id", &wider).is_none());
-    let file = out.path().join("calibration.safetensors");
-    let bytes = std::fs::read(&file).unwrap();
-    for part in [0, 7, 100, bytes.len() - 1] {
-        std::fs::write(&file, &bytes[..part]).unwrap();
-        assert!(Statistics::kept(out.path(), "id", source.spec()).is_none(), "{part} bytes");
-    }
+fn a_stopped_calibration_gives_no_statistics() {
     let stop = Cancel::default();
     stop.cancel();
-    assert!(collect(&mut Cpu::new(), &source, &[text(5, 130)], &stop, &mut |_| ()).unwrap().is_none());
+    assert!(collect(&mut Cpu::new(), &fixture(), &[text(5, 130)], &stop, &mut |_| ()).unwrap().is_none());
 }

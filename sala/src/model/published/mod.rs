@@ -38,8 +38,8 @@ use super::Result;
 use super::format::Family;
 use super::tensors::{LoadedTensor, Tensors};
 use crate::backend::Form;
+use crate::backend::forms;
 pub(super) use crate::backend::forms::e2m1;
-use crate::backend::forms::{self, Packed};
 pub(super) use crate::backend::fp8::value as e4m3;
 use crate::engine::protocol::Dtype;
 use parts::Parts;
@@ -104,14 +104,14 @@ const LAYOUTS: &[Layout] = &[
         float::fp8,
     ),
     layout("MLX", "weight", FileDtype::U32, &[Family::Mlx], integer::mlx),
-    own("int8", "int8", |parts| ours::open(parts, &[Form::Int8], None)),
-    own("int4", "int4_2", |parts| ours::open(parts, &[Form::Int4], None)),
-    own("int4", ours::ROTATED_INT4, |parts| ours::open(parts, &[Form::Int4], Some(ours::ROTATED_INT4))),
-    own("int5", "int5", |parts| ours::open(parts, &[Form::Int5], None)),
-    own("int6", "int6", |parts| ours::open(parts, &[Form::Int6], None)),
-    own("group4", "group4_2", |parts| ours::open(parts, &ours::GROUPS, None)),
-    own("group4", ours::ROTATED_GROUP4, |parts| ours::open(parts, &ours::GROUPS, Some(ours::ROTATED_GROUP4))),
-    own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4], None)),
+    own("int8", "int8", |parts| ours::open(parts, &[Form::Int8])),
+    own("int4", "int4_2", |parts| ours::open(parts, &[Form::Int4])),
+    own("int5", "int5", |parts| ours::open(parts, &[Form::Int5])),
+    own("int6", "int6", |parts| ours::open(parts, &[Form::Int6])),
+    own("group4", "group4_2", |parts| ours::open(parts, &ours::GROUPS)),
+    own("nvfp4", "nvfp4", |parts| ours::open(parts, &[Form::Nvfp4])),
+    own(ours::EARLIER[0], ours::EARLIER[0], ours::refuse_earlier),
+    own(ours::EARLIER[1], ours::EARLIER[1], ours::refuse_earlier),
 ];
 
 const COMPANIONS: &[&str] = &[
@@ -307,24 +307,5 @@ impl<'a> Weight<'a> {
                 Err(self.parts.refuse(self.layout.part, why))
             }
         }
-    }
-
-    /// Squared error of the first rows in a form: (Σ (w − w')², Σ w²).
-    pub(super) fn error_in(&self, form: Form, rows: usize) -> Result<(f64, f64)> {
-        self.checked()?;
-        let (inner, rows) = (self.parts.inner, rows.min(self.parts.out));
-        let packed = Packed::pack(form, rows, inner, |row, dst| self.reader.values(row, dst));
-        let Ok(packed) = packed else { return Ok((0.0, 0.0)) };
-        let (mut before, mut after) = (vec![0f32; inner], vec![0f32; inner]);
-        let mut sums = (0f64, 0f64);
-        for row in 0..rows {
-            self.reader.values(row, &mut before);
-            packed.values(row, &mut after);
-            for (b, a) in before.iter().zip(&after) {
-                sums.0 += f64::from(b - a).powi(2);
-                sums.1 += f64::from(*b).powi(2);
-            }
-        }
-        Ok(sums)
     }
 }

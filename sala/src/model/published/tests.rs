@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::parts::Scales;
 use super::*;
+use crate::backend::forms::Packed;
 use crate::model::format::Format;
 
 type Parts = BTreeMap<String, (FileDtype, Vec<usize>, Vec<u8>)>;
@@ -330,7 +331,7 @@ fn every_form_is_read_from_the_part_it_is_written_to() {
     let ours = LAYOUTS.iter().filter(|l| l.families.contains(&Family::SalaChat));
     let (earlier, now): (Vec<_>, Vec<_>) =
         ours.map(|l| l.part).partition(|part| is_of_an_earlier_version(&format!("w.{part}")));
-    assert_eq!(earlier, ["int4", "group4"]);
+    assert_eq!(earlier, ours::EARLIER);
     assert!(now.len() == parts.len() && now.iter().all(|part| parts.contains(part)), "{now:?} {parts:?}");
 }
 
@@ -358,8 +359,6 @@ fn scales_of_the_inputs_are_part_of_the_values_and_no_form_holds_them() {
             for (i, (got, plain)) in got.iter().zip(&expected).enumerate() {
                 assert_eq!(*got, plain * scales[i % inner], "{name}: value {i}");
             }
-            let (error, square) = weight.error_in(Form::Int8, out).unwrap();
-            assert!(error / square < 1e-3, "{name}: {}", error / square);
         }
         let scaled = |dtype, shape: Vec<usize>, bytes: Vec<u8>| {
             case.refused(|parts| {

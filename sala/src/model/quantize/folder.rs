@@ -2,18 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use super::statistics::STATISTICS;
-use super::write::{LOCK, NOTES, is_claimed, is_partial, remove_lock};
-use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
+use super::write::{LOCK, PARTIAL, is_claimed, is_partial, remove, remove_lock};
+use super::{CONFIG, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file};
 use crate::core::files;
-use crate::model::published::is_of_an_earlier_version;
-use crate::model::seal::{MADE_FROM, header, is_finished, is_passing, read_index};
+use crate::model::seal::{MADE_FROM, is_finished};
 use crate::model::weights::FINGERPRINT_DIGITS;
-use crate::model::{Checkpoint, ModelError, Result, Tensors};
+use crate::model::{Checkpoint, Result};
+
+/// Hashes and statistics, which earlier versions kept in an unfinished folder.
+const EARLIER: [&str; 2] = [".sala-chat.hashes", "calibration.safetensors"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// No model, or an unfinished run of the same packing.
+    /// No model, or the same packing, finished or not.
     Free,
     /// The same weights packed to the named form.
     OtherForm(String),
@@ -32,15 +33,10 @@ pub enum Holds {
 pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     let path = out.join(CONFIG);
     if !path.exists() {
-        // Files of an earlier, stopped run of the same packing.
-        let ours = |path: &Path| {
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let aside = name.starts_with('.') || name == STATISTICS;
-            aside || (is_part(name) && header(path).is_none_or(|_| made_from(path, id).is_some()))
-        };
-        let other = entries(out).into_iter().find(|path| !ours(path));
-        let name = other.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        return name.map_or(Holds::Free, Holds::Files);
+        // Earlier versions wrote config.json after the parts.
+        let ours = |name: &String| name.starts_with('.') || EARLIER.contains(&name.as_str()) || is_part(name);
+        let names = entries(out).into_iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        return names.into_iter().find(|name| !ours(name)).map_or(Holds::Free, Holds::Files);
     }
     let read = || {
         let text = files::read_text(&path, files::MODEL_CONFIG_BYTES).ok()?;
@@ -63,20 +59,11 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     }
 }
 
-/// Whether a part is missing that [`quantize`](super::quantize) would have to pack.
-pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> {
-    for i in 0..parts(source.spec()).len() {
-        if written(&out.join(part_file(i)), id)?.is_none() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-pub fn is_outdated(folder: &Path) -> bool {
-    let index = read_index(folder).ok().flatten();
-    let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
-    names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name)))
+/// Removes what packing has written into a folder.
+pub(super) fn clear(folder: &Path) -> Result<()> {
+    // First: with an index, the folder is a checkpoint.
+    remove(&folder.join(WEIGHTS_INDEX))?;
+    own_files(folder).iter().try_for_each(|file| remove(file))
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.
@@ -84,31 +71,6 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     let folder = std::path::absolute(folder).ok()?;
     let there = folder.ancestors().find(|d| d.exists())?;
     rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
-}
-
-/// The errors noted in a part of the same packing, if its header is whole and its layout is the present one.
-pub(super) fn written(path: &Path, id: &str) -> Result<Option<Errors>> {
-    match Tensors::open_files(&[path.to_path_buf()]) {
-        Ok(tensors) => Ok(made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))),
-        Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
-        Err(_) => Ok(None),
-    }
-}
-
-/// The errors noted in a part of the same packing, even if the file is damaged since or of an earlier version.
-fn made_from(path: &Path, id: &str) -> Option<Errors> {
-    errors_from(&header(path)?, id)
-}
-
-pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> {
-    let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
-    let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    match *errors.as_slice() {
-        _ if made_from != id => None,
-        [weights] => Some(Errors { weights, outputs: None }),
-        [weights, plain, careful] => Some(Errors { weights, outputs: Some([plain, careful]) }),
-        _ => None,
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,17 +154,23 @@ pub(super) fn is_part(name: &str) -> bool {
     number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
 }
 
-/// Whether a file of a packed folder is a lock, notes or a temporary file, and not part of the model.
+/// Whether a file of a packed folder is a lock or of an unfinished run, and not part of the model.
 pub fn is_aside(name: &str) -> bool {
-    name == LOCK || name == NOTES || is_partial(name)
+    name == LOCK || EARLIER.contains(&name) || is_partial(name)
 }
 
-/// Files of a kept folder with names that [`quantize`](super::quantize) writes, complete or temporary.
+/// Files of a packed folder with names that [`quantize`](super::quantize) writes, complete or temporary.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let own = [CONFIG, WEIGHTS_INDEX, NOTES];
-    let is_ours = |name: &str| own.contains(&name) || is_partial(name) || is_part(name);
-    let files = entries(folder).into_iter();
-    files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
+    let files: Vec<PathBuf> = entries(folder).into_iter().filter(|path| !is_folder(path)).collect();
+    let name = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+    // Other programs use the library's names for temporary files too. The library never ran without one of our own
+    // temporary files, so those identify the folder as ours.
+    let stopped = files.iter().any(|path| name(path).starts_with(PARTIAL));
+    let is_ours = |name: &str| {
+        let own = [CONFIG, WEIGHTS_INDEX].contains(&name) || EARLIER.contains(&name) || is_part(name);
+        own || (stopped && is_partial(name))
+    };
+    files.into_iter().filter(|path| is_ours(&name(path))).collect()
 }
 
 #[cfg(test)]
@@ -211,6 +179,28 @@ mod tests {
 
     #[test]
     fn files_other_than_parts_are_known_by_name() {
-        assert!(is_aside(LOCK) && is_aside(NOTES) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
+        assert!(EARLIER.iter().all(|name| is_aside(name)));
+        assert!(is_aside(LOCK) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
+    }
+
+    #[test]
+    fn files_of_stopped_runs_are_removed_and_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || {
+            let mut names: Vec<String> =
+                entries(dir.path()).iter().map(|p| p.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+            names.sort();
+            names
+        };
+        let file = |name: &str| std::fs::write(dir.path().join(name), "text").unwrap();
+        let others = [".hidden", ".tmp-notes", ".tmpAb12Cd", "part-1.safetensors", "tokenizer.json"];
+        others.iter().for_each(|name| file(name));
+        EARLIER.iter().for_each(|name| file(name));
+        [CONFIG, WEIGHTS_INDEX, "part-000.safetensors"].iter().for_each(|name| file(name));
+        clear(dir.path()).unwrap();
+        assert_eq!(names(), others, "no temporary file is ours");
+        file(".part-x1y2z3");
+        clear(dir.path()).unwrap();
+        assert_eq!(names(), [".hidden", ".tmp-notes", "part-1.safetensors", "tokenizer.json"]);
     }
 }

@@ -17,12 +17,10 @@ use crate::core::files;
 use crate::model::{ModelError, Result};
 
 /// Prefix of an incomplete file's name.
-const PARTIAL: &str = ".part-";
+pub(super) const PARTIAL: &str = ".part-";
 const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
 pub(super) const LOCK: &str = ".sala-chat.lock";
-/// Hashes of the parts of an unfinished folder: removed once the index exists.
-pub(super) const NOTES: &str = ".sala-chat.hashes";
 const TRIES: usize = 100;
 const BUFFER_BYTES: usize = 1 << 20;
 /// From this size on several cores hash faster than one.
@@ -77,20 +75,6 @@ impl Claim {
 
     pub fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    /// Removes temporary files of stopped runs. Not for a folder that may hold files of others.
-    pub fn remove_left(&self) -> Result<()> {
-        let entries = std::fs::read_dir(&self.folder).map_err(at(&self.folder))?.flatten();
-        let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-        let names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        // Other programs use the library's names for temporary files too. The library never ran without one of our own
-        // temporary files, so those identify the folder as ours.
-        let ours = names.iter().any(|name| name.starts_with(PARTIAL));
-        for name in names.iter().filter(|name| ours && is_partial(name)) {
-            remove(&self.folder.join(name))?;
-        }
-        Ok(())
     }
 }
 
@@ -297,26 +281,5 @@ mod tests {
         let empty = dir.path().join("empty");
         drop(Claim::take(&empty).unwrap());
         assert!(!empty.exists(), "made for nothing");
-    }
-
-    #[test]
-    fn files_of_stopped_runs_are_removed_and_others_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let names = || {
-            let entries = std::fs::read_dir(dir.path()).unwrap();
-            let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        };
-        let file = |name: &str| std::fs::write(dir.path().join(name), "text").unwrap();
-        for name in [".tmpAb12Cd", ".tmp-notes", ".hidden", "part-000.safetensors"] {
-            file(name);
-        }
-        let before = names();
-        Claim::take(dir.path()).unwrap().remove_left().unwrap();
-        assert_eq!(names(), before, "nothing of ours lies beside it");
-        file(".part-x1y2z3");
-        Claim::take(dir.path()).unwrap().remove_left().unwrap();
-        assert_eq!(names(), [".hidden", ".tmp-notes", "part-000.safetensors"]);
     }
 }

@@ -8,10 +8,6 @@ use crate::model::format::{Family, Format};
 use crate::model::published::Weight;
 use crate::model::{ModelError, Result};
 
-/// Rows of a weight, and weights of a form, in the sample that measures the loss of repacking.
-const SAMPLE_ROWS: usize = 32;
-const SAMPLE_WEIGHTS: usize = 8;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::model) enum Fate {
     /// As published, to the bit.
@@ -29,8 +25,6 @@ pub(in crate::model) enum Fate {
 pub struct Kept {
     details: String,
     counts: BTreeMap<(Fate, &'static str), usize>,
-    /// Relative squared error of repacking, by form, measured on a sample.
-    loss: BTreeMap<&'static str, f64>,
 }
 
 impl std::fmt::Display for Kept {
@@ -38,12 +32,11 @@ impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();
         for ((fate, form), n) in &self.counts {
-            let loss = self.loss.get(form).map_or(String::new(), |l| format!(": {:.3} % squared error", l * 100.0));
             parts.push(match fate {
                 Fate::Exact => format!("{n} matrices kept as published ({form})"),
                 Fate::Nearly => format!("{n} kept as published ({form}), scales rounded to bf16"),
                 Fate::Widened => format!("{n} widened to bf16"),
-                Fate::Repacked => format!("{n} packed again ({form}), which changes their values{loss}"),
+                Fate::Repacked => format!("{n} packed again ({form}), which changes their values"),
                 Fate::Plain => format!("{n} that were not packed as {form}"),
             });
         }
@@ -163,37 +156,18 @@ impl Checkpoint {
 
     /// The forms of a packed folder's weights; `None` for plain folders and for those of this program.
     pub fn kept(&self) -> Result<Option<Kept>> {
-        self.kept_measured(SAMPLE_WEIGHTS)
-    }
-
-    /// The same without the loss of repacking, which saves reading values.
-    pub fn kept_unmeasured(&self) -> Result<Option<Kept>> {
-        self.kept_measured(0)
+        let Some(format) = self.packed_format() else { return Ok(None) };
+        let mut counts = BTreeMap::new();
+        for (name, shape) in self.matrices() {
+            let (_, form, fate) = self.fate(self.recipe, &name, &shape)?;
+            *counts.entry((fate, form.name())).or_default() += 1;
+        }
+        Ok(Some(Kept { details: format.details(), counts }))
     }
 
     /// The declared format of a packed folder; `None` for plain weights and for kept copies.
     fn packed_format(&self) -> Option<&Format> {
         self.tensors().ok()?.format().filter(|_| self.made_from.is_none())
-    }
-
-    fn kept_measured(&self, weights: usize) -> Result<Option<Kept>> {
-        let Some(format) = self.packed_format() else { return Ok(None) };
-        let mut kept = Kept { details: format.details(), counts: BTreeMap::new(), loss: BTreeMap::new() };
-        let mut sums: BTreeMap<&'static str, (f64, f64, usize)> = BTreeMap::new();
-        for (name, shape) in self.matrices() {
-            let (weight, form, fate) = self.fate(self.recipe, &name, &shape)?;
-            *kept.counts.entry((fate, form.name())).or_default() += 1;
-            if let (Some(weight), Fate::Repacked, 1..) = (weight, fate, weights) {
-                let sum = sums.entry(form.name()).or_default();
-                if sum.2 < weights {
-                    let (error, square) = weight.error_in(form, SAMPLE_ROWS)?;
-                    *sum = (sum.0 + error, sum.1 + square, sum.2 + 1);
-                }
-            }
-        }
-        kept.loss =
-            sums.into_iter().map(|(form, (error, square, _))| (form, error / square.max(f64::MIN_POSITIVE))).collect();
-        Ok(Some(kept))
     }
 
     /// The published format, `GPTQ, 4 bits, groups of 128`; `None` for plain weights.

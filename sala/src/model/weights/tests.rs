@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::*;
 
-mod checked;
 mod kept;
 mod packed;
 

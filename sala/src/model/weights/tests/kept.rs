@@ -2,11 +2,15 @@
 
 use super::packed::{logits, nvfp4_folder, packed_and_plain};
 use super::*;
+use crate::model::quantize::{Claim, Part, quantize};
 
-pub(super) fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::quantize::Part> {
+pub(super) fn quantized(source: &Checkpoint, out: &Path) -> Vec<Part> {
     let mut parts = Vec::new();
-    let done = crate::model::quantize::quantize(source, None, out, &Default::default(), &mut |p| parts.push(p.clone()));
-    assert!(done.unwrap().unwrap() > 0);
+    let claim = Claim::take(out).unwrap();
+    let index = quantize(source, None, &claim, &Default::default(), &mut |p| parts.push(p.clone())).unwrap().unwrap();
+    assert!(!out.join("model.safetensors.index.json").exists(), "it is written last");
+    index.write().unwrap();
+    assert!(index.bytes > 0);
     parts
 }
 
@@ -31,36 +35,56 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
         assert_eq!(folder.unknown_tensors(), Vec::<String>::new());
         assert_eq!(logits(&folder), expected, "{recipe:?}");
         assert!(folder.kept().unwrap().unwrap().to_string().contains("kept as published (int8)"));
-        // A second run finds all parts and does not write them again.
-        assert!(quantized(&source, out.path()).iter().all(|p| p.earlier));
     }
 }
 
 #[test]
-fn a_stopped_run_resumes() {
+fn a_stopped_run_starts_again() {
+    use crate::model::quantize::{Holds, holds};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.recipe = Recipe::Bits8;
-    let out = tempfile::tempdir().unwrap();
+    let (whole, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    quantized(&source, whole.path());
     let stop = crate::engine::protocol::Cancel::default();
     let mut heard = 0;
-    let stopped = crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut |part| {
+    let stopped = quantize(&source, None, &Claim::take(out.path()).unwrap(), &stop, &mut |part| {
         heard += 1;
         if part.number == 3 {
             stop.cancel();
         }
     });
-    assert_eq!((stopped.unwrap(), heard), (None, 3));
-    assert!(Checkpoint::open_dir(out.path()).is_err(), "without its index it is no checkpoint");
-    let torn = out.path().join("part-001.safetensors");
-    let bytes = std::fs::read(&torn).unwrap();
-    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
-    let parts = quantized(&source, out.path());
-    let earlier: Vec<bool> = parts.iter().map(|p| p.earlier).collect();
-    assert_eq!(earlier[..4], [true, false, true, false]);
-    assert!(std::fs::read(&torn).unwrap() == bytes, "the same file again");
-    // Parts of another recipe are not reused.
-    source.recipe = Recipe::Bits4;
-    assert!(quantized(&source, out.path()).iter().all(|p| !p.earlier));
+    assert!(stopped.unwrap().is_none() && heard == 3);
+    let words = Checkpoint::open_dir(out.path()).err().unwrap().to_string();
+    assert!(words.contains("packing it was not finished"), "{words}");
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
+    std::fs::write(out.path().join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free, "copied beside the parts");
+    // Whatever the parts hold by now, and a part that the model does not have.
+    for torn in ["part-001.safetensors", "part-042.safetensors"] {
+        std::fs::write(out.path().join(torn), "torn").unwrap();
+    }
+    assert_eq!(quantized(&source, out.path()).len(), 8);
+    std::fs::remove_file(out.path().join("tokenizer.json")).unwrap();
+    let files = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let all = entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap()));
+        all.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    assert!(files(out.path()) == files(whole.path()), "the same files with the same bytes");
+    // An earlier version wrote config.json after the parts, and kept hashes and statistics with them.
+    for gone in ["config.json", "model.safetensors.index.json"] {
+        std::fs::remove_file(out.path().join(gone)).unwrap();
+    }
+    for left in [".sala-chat.hashes", "calibration.safetensors", ".part-a1B2c3"] {
+        std::fs::write(out.path().join(left), "left").unwrap();
+    }
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
+    quantized(&source, out.path());
+    assert!(files(out.path()) == files(whole.path()), "nothing of it is left");
+    std::fs::remove_file(out.path().join("config.json")).unwrap();
+    std::fs::remove_file(out.path().join("model.safetensors.index.json")).unwrap();
+    std::fs::write(out.path().join("diary.txt"), "mine").unwrap();
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Files("diary.txt".to_owned()));
 }
 
 #[test]
@@ -92,7 +116,7 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
 }
 
 #[test]
-fn what_was_changed_in_a_folder_is_named_and_packed_again() {
+fn what_was_changed_in_a_folder_is_named() {
     use crate::model::quantize::{Condition, check};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.recipe = Recipe::Bits8;
@@ -106,51 +130,49 @@ fn what_was_changed_in_a_folder_is_named_and_packed_again() {
     quantized(&source, out.path());
     assert_eq!((damaged(), check(out.path(), &mut |_, _| ()).unwrap().len()), (Vec::new(), 8));
     let part = |i: usize| out.path().join(format!("part-{i:03}.safetensors"));
-    let before = [3, 5].map(|i| std::fs::read(part(i)).unwrap());
-    let mut bytes = before[0].clone();
+    let mut bytes = std::fs::read(part(3)).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 2].iter_mut().for_each(|b| *b ^= 0x55);
     std::fs::write(part(3), bytes).unwrap();
     std::fs::remove_file(part(5)).unwrap();
-    assert_eq!(damaged(), ["part-003.safetensors", "part-005.safetensors"]);
-    let made: Vec<usize> =
-        quantized(&source, out.path()).iter().filter(|part| !part.earlier).map(|part| part.number - 1).collect();
-    assert_eq!((made, damaged()), (vec![3, 5], Vec::new()));
-    assert!([3, 5].map(|i| std::fs::read(part(i)).unwrap()) == before);
+    // A link to itself: no process can open it, whatever its permissions.
+    std::fs::remove_file(part(6)).unwrap();
+    std::os::unix::fs::symlink(part(6), part(6)).unwrap();
+    assert_eq!(damaged(), ["part-003.safetensors", "part-005.safetensors", "part-006.safetensors"]);
+    let found = check(out.path(), &mut |_, _| ()).unwrap();
+    assert!(matches!(found["part-006.safetensors"], Condition::Unreadable(_)), "{found:?}");
+    assert!(matches!(found["part-005.safetensors"], Condition::Damaged(_)), "{found:?}");
+    quantized(&source, out.path());
+    assert_eq!(damaged(), Vec::<String>::new());
 
-    // As an earlier version finished it: only the seal detects a change, and it cannot name the part.
     let path = out.path().join("model.safetensors.index.json");
-    let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    index["metadata"].as_object_mut().unwrap().remove("hashes");
-    std::fs::write(&path, index.to_string()).unwrap();
-    let all = check(out.path(), &mut |_, _| ()).unwrap();
-    assert!(all.values().all(|condition| *condition == Condition::AsSampled), "{all:?}");
-    let mut bytes = before[0].clone();
-    bytes[middle] ^= 1;
-    std::fs::write(part(3), bytes).unwrap();
-    let all = check(out.path(), &mut |_, _| ()).unwrap();
-    assert!(all.len() == 8 && all.values().all(|condition| matches!(condition, Condition::Damaged(_))), "{all:?}");
-    assert!(quantized(&source, out.path()).iter().all(|part| !part.earlier));
-    assert!(std::fs::read(part(3)).unwrap() == before[0] && damaged().is_empty());
+    let edited = |edit: &dyn Fn(&mut serde_json::Value)| {
+        let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        edit(&mut index["metadata"]);
+        std::fs::write(&path, index.to_string()).unwrap();
+    };
+    edited(&|metadata| metadata["seal"] = "another".into());
+    assert_eq!(damaged(), ["model.safetensors.index.json"]);
+    edited(&|metadata| metadata["hashes"]["part-003.safetensors"] = "another".into());
+    assert_eq!(damaged(), ["part-003.safetensors"]);
+    // As an earlier version finished it.
+    edited(&|metadata| drop(metadata.as_object_mut().unwrap().remove("hashes")));
+    assert_eq!(check(out.path(), &mut |_, _| ()), Some(Default::default()));
 }
 
 #[test]
 fn a_run_removes_what_others_left_and_excludes_other_runs() {
     use crate::model::ModelError;
-    use crate::model::quantize::{Claim, quantize};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.recipe = Recipe::Bits8;
     let out = tempfile::tempdir().unwrap();
     let left = [".part-a1B2c3", ".tmpA1b2C3"].map(|name| out.path().join(name));
     left.iter().for_each(|path| std::fs::write(path, "torn").unwrap());
     let mut refused = 0;
-    let mut other = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    other.recipe = Recipe::Bits4;
-    let mut hear = |_: &crate::model::quantize::Part| {
-        let second = quantize(&other, None, out.path(), &Default::default(), &mut |_| ());
-        refused += usize::from(matches!(second, Err(ModelError::InUse { .. })));
-    };
-    quantize(&source, None, out.path(), &Default::default(), &mut hear).unwrap().unwrap();
+    let mut hear = |_: &Part| refused += usize::from(matches!(Claim::take(out.path()), Err(ModelError::InUse { .. })));
+    let claim = Claim::take(out.path()).unwrap();
+    quantize(&source, None, &claim, &Default::default(), &mut hear).unwrap().unwrap().write().unwrap();
+    drop(claim);
     assert_eq!(refused, 8);
     assert!(left.iter().all(|path| !path.exists()));
     assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 10, "8 parts, config.json and the index");
@@ -185,7 +207,7 @@ fn what_somebody_else_packed_is_repacked_once() {
 
 #[test]
 fn only_kept_weights_are_removed_and_never_through_a_link() {
-    use crate::model::quantize::{Claim, Removed, Stage, kept_folders, remove_kept};
+    use crate::model::quantize::{Removed, Stage, kept_folders, remove_kept};
     let (dir, foreign) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = |at: &Path| {
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
@@ -227,91 +249,9 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
     assert!(stays.iter().all(|p| p.exists()));
 }
 
-/// A part of the version before, with rotated words of four-bit values.
 #[test]
-fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
-    use crate::model::quantize::{Holds, holds, is_finished, is_outdated};
-    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
-    source.recipe = Recipe::Bits4;
-    let out = tempfile::tempdir().unwrap();
-    quantized(&source, out.path());
-    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
-    let (earlier, part) = (fixture("packed-earlier/part-001.safetensors"), out.path().join("part-001.safetensors"));
-    let open = |path: &Path| {
-        let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
-        Tensors::open_files(&[path.to_path_buf()]).unwrap().in_format(format)
-    };
-    let (before, now) = (open(&earlier), open(&part));
-    for (name, shape) in [("mlp.down_proj", [128, 256]), ("mlp.up_proj", [256, 128]), ("self_attn.o_proj", [128, 128])]
-    {
-        let name = format!("model.layers.0.{name}.weight");
-        let [before, now] = [&before, &now].map(|tensors| tensors.published(&name, &shape).unwrap().unwrap());
-        assert!(before.packed().unwrap() == now.packed().unwrap(), "{name}");
-        assert_eq!(before.values().unwrap(), now.values().unwrap(), "{name}");
-        assert_eq!(before.own(), now.own());
-    }
-
-    std::fs::copy(&earlier, &part).unwrap();
-    let index = out.path().join("model.safetensors.index.json");
-    let text = std::fs::read_to_string(&index).unwrap();
-    std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
-    assert!(is_finished(out.path()).unwrap() && is_outdated(out.path()));
-    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
-    // A stop before the second part: the folder does not open, the error names the remedy, and the next run continues.
-    let stop = crate::engine::protocol::Cancel::default();
-    let mut heard = 0;
-    let mut hear = |_: &crate::model::quantize::Part| {
-        heard += 1;
-        if heard == 2 {
-            stop.cancel();
-        }
-    };
-    assert!(crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut hear).unwrap().is_none());
-    assert!(!is_finished(out.path()).unwrap());
-    let words = Checkpoint::open_dir(out.path()).err().unwrap().to_string();
-    assert!(words.contains("packing it was not finished"), "{words}");
-    std::fs::copy(&earlier, &part).unwrap();
-    std::fs::remove_file(out.path().join("config.json")).unwrap();
-    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free, "an unfinished one of that version");
-    let parts = quantized(&source, out.path());
-    assert!(parts.iter().enumerate().all(|(i, part)| part.earlier == (i != 1)), "{parts:?}");
-    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
-    assert!(now.names().eq(open(&part).names()));
-}
-
-#[test]
-fn published_groups_of_an_earlier_version_hold_the_same_values() {
-    for columns in [32, 64, 128] {
-        let group = Group4::of(columns).unwrap();
-        let form = Form::Group4(group);
-        let (out, inner) = (40, 256);
-        let packed = crate::backend::forms::Packed::random(form, 7, out, inner, 0.02).unwrap();
-        let unit = form.row().unwrap().unit_bytes;
-        let mut rotated = packed.bytes().to_vec();
-        for unit in rotated.chunks_exact_mut(unit) {
-            for word in unit[..2048].chunks_exact_mut(4) {
-                let turned = u32::from_le_bytes(word.try_into().unwrap()).rotate_left(3);
-                word.copy_from_slice(&turned.to_le_bytes());
-            }
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let open = |part: &str, bytes: &[u8]| {
-            let path = dir.path().join(format!("{part}.safetensors"));
-            let shape = form.stored_shape(out, inner);
-            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, shape, bytes).unwrap();
-            safetensors::serialize_to_file([(format!("w.{part}"), view)], None, &path).unwrap();
-            let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
-            Tensors::open_files(&[path]).unwrap().in_format(format)
-        };
-        let (before, now) = (open("group4", &rotated), open("group4_2", packed.bytes()));
-        let [before, now] = [&before, &now].map(|t| t.published("w.weight", &[out, inner]).unwrap().unwrap());
-        assert!(before.packed().unwrap() == now.packed().unwrap(), "groups of {columns}");
-        assert_eq!(before.values().unwrap(), now.values().unwrap(), "groups of {columns}");
-    }
-}
-
-#[test]
-fn kept_weights_of_an_earlier_version_are_not_taken() {
+fn weights_of_an_earlier_version_are_refused_and_kept_ones_packed_again() {
+    use crate::model::quantize::{Holds, holds, is_finished};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.recipe = Recipe::Bits4;
     let dir = tempfile::tempdir().unwrap();
@@ -332,7 +272,14 @@ fn kept_weights_of_an_earlier_version_are_not_taken() {
     map.extend(names.names().map(|name| (name.to_owned(), "part-001.safetensors".into())));
     index["metadata"]["seal"] = hasher.finalize().to_hex().to_string().into();
     std::fs::write(&path, index.to_string()).unwrap();
+    assert!(!is_finished(&kept).unwrap());
     assert!(source.packed_earlier(dir.path(), source.recipe).unwrap().is_none());
-    // Opened directly, as a folder of the user, the old layout still loads.
-    assert_eq!(logits(&Checkpoint::open_dir(&kept).unwrap()), logits(&source));
+    // Opened directly, as a folder of the user.
+    let refused = Checkpoint::open_dir(&kept).unwrap().check().unwrap_err().to_string();
+    assert!(refused.contains("int4` was packed by an earlier version; pack its source again: sala-chat"), "{refused}");
+    assert_eq!(holds(&source, &source.fingerprint(), &kept), Holds::Free);
+    quantized(&source, &kept);
+    assert!(is_finished(&kept).unwrap());
+    let packed = source.packed_earlier(dir.path(), source.recipe).unwrap().unwrap();
+    assert_eq!(logits(&packed), logits(&source));
 }
