@@ -1,6 +1,5 @@
 //! Connections: accepting, limits of time and number, the table of paths, orderly shutdown.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::ask::answers;
 use super::auth;
@@ -33,10 +32,8 @@ use super::{
 };
 use crate::config::settings::UnknownFields;
 
-/// Open connections. One more evicts the oldest without a request; if there is none, the new one gets an error.
+/// Open connections. One more waits until another ends; [`HEAD`] ends those without a request.
 const CONNECTIONS: usize = 512;
-const TOO_MANY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 /// At shutdown, how long a request in transit may take to arrive.
 const COMING: Duration = Duration::from_secs(2);
 /// At a forced stop, how long running answers have to send their last event.
@@ -59,7 +56,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct Connection {
     owner: Owner,
-    has_request: AtomicBool,
     /// A second reference means: a request has arrived, and its response is incomplete.
     answering: Arc<()>,
     /// A response began before the end of its request.
@@ -144,7 +140,6 @@ async fn admitted(shared: &Shared, request: Request, connection: &Connection, fr
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let (family, label) = (Family::of(request.uri().path(), request.headers()), label(&request).to_owned());
     let connection = request.extensions().get::<Arc<Connection>>().cloned().unwrap_or_default();
-    connection.has_request.store(true, Ordering::Relaxed);
     let page = auth::allowed_page(&shared.options.serve.allowed_origins, request.headers());
     if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
         return auth::preflight(page, request.headers());
@@ -202,26 +197,16 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
     let router = router(&shared, mcp);
     let mut phase = shared.phase.subscribe();
     let mut open: JoinSet<()> = JoinSet::new();
-    // Connections without a request so far, oldest first.
-    let mut silent = VecDeque::new();
     loop {
         while open.try_join_next().is_some() {}
-        silent.retain(|(connection, task): &(Arc<Connection>, AbortHandle)| {
-            !connection.has_request.load(Ordering::Relaxed) && !task.is_finished()
-        });
-        shared.metrics.connections.store(open.len().min(CONNECTIONS) as u64, Ordering::Relaxed);
+        shared.metrics.connections.store(open.len() as u64, Ordering::Relaxed);
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if open.len() < CONNECTIONS || evict(silent.pop_front()) => {
+            accepted = listener.accept(), if open.len() < CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
                     let owner = if shared.options.key.is_some() { Owner::HasKey } else { auth::owner_of(&stream) };
                     let connection = Arc::new(Connection { owner, ..Connection::default() });
                     let router = router.clone().layer(Extension(Arc::clone(&connection)));
-                    let run = run(Arc::clone(&connection), stream, router, shared.phase.subscribe());
-                    silent.push_back((connection, open.spawn(run)));
-                }
-                Ok((stream, _)) => {
-                    // A socket that does not take these few bytes at once belongs to a client that does not read.
-                    let _ = stream.try_write(TOO_MANY);
+                    open.spawn(run(connection, stream, router, shared.phase.subscribe()));
                 }
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");
@@ -243,10 +228,6 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener, mcp: Option<Mounted>
         }
     }
     Ok(())
-}
-
-fn evict(oldest: Option<(Arc<Connection>, AbortHandle)>) -> bool {
-    oldest.inspect(|(_, task)| task.abort()).is_some()
 }
 
 async fn run(connection: Arc<Connection>, stream: TcpStream, router: Router, mut phase: watch::Receiver<Phase>) {

@@ -309,32 +309,40 @@ fn an_unsent_request_does_not_delay_the_shutdown() {
 }
 
 #[test]
-fn many_idle_connections_do_not_keep_others_out() {
+fn a_connection_beyond_the_limit_waits_until_another_ends() {
+    const LIMIT: usize = 512;
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
-    // A connection that has sent a request keeps its slot, however many follow.
-    let mut first = server.open();
     let health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let answered = |stream: &mut std::net::TcpStream| {
+        let mut status = [0u8; 12];
+        stream.read_exact(&mut status).map(|()| assert_eq!(&status, b"HTTP/1.1 200"))
+    };
+    let mut first = server.open();
     first.write_all(health).unwrap();
-    let mut answer = [0u8; 12];
-    first.read_exact(&mut answer).unwrap();
-    // Half a head each; more of them than there are places.
-    let idle: Vec<_> = (0..700)
-        .map(|_| {
+    answered(&mut first).unwrap();
+    // Silent, or with half a head.
+    let mut idle: Vec<_> = (1..LIMIT)
+        .map(|i| {
             let mut stream = server.open();
-            // A rejected connection cannot be written to.
-            let _ = stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc");
+            stream
+                .write_all(if i % 2 == 0 { b"" } else { b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc" })
+                .unwrap();
             stream
         })
         .collect();
-    assert_eq!(server.post(CHAT, &question("Hi")).status, 200);
-    let there = server.metric("connections");
-    assert!((200..=512).contains(&there), "{there}");
-    first.write_all(health).unwrap();
-    let mut rest = [0u8; 1];
-    first.read_exact(&mut rest).unwrap();
-    drop((idle, first));
+    let mut late = server.open();
+    late.write_all(health).unwrap();
+    let patience = late.read_timeout().unwrap();
+    late.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let waits = answered(&mut late).unwrap_err().kind();
+    assert!(matches!(waits, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut), "{waits:?}");
+    late.set_read_timeout(patience).unwrap();
+    drop(idle.pop());
+    answered(&mut late).unwrap();
+    drop((idle, first, late));
     server.until("they are gone", || server.metric("connections") <= 2);
+    assert_eq!(server.post(CHAT, &question("Hi")).status, 200);
     server.end();
 }
 
