@@ -200,7 +200,6 @@ impl State {
         let (answer, looked) = answers.filter(|(_, l)| !l.blocks.is_empty()).last().unzip();
         ContextMap {
             stretches,
-            used,
             block_tokens: looked.map_or(0, |l| l.block_tokens),
             looked: looked.map(|l| l.blocks.clone()).unwrap_or_default(),
             passages: looked.map(|l| l.passages.clone()).unwrap_or_default(),

@@ -76,7 +76,6 @@ impl State {
             branch: self.here.tree.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
-            map: self.context_map(),
         }
     }
 

@@ -277,7 +277,7 @@ impl ListView {
         let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
         let top = Rect { height: area.height.saturating_sub(height), ..area };
         self.draw_rows(app, painter, top);
-        if height > 0 && matches!(self.kind, Kind::Answers | Kind::Map) {
+        if height > 0 && self.kind == Kind::Answers {
             // The list leaves its last row free.
             painter.rule(Rect { y: top.bottom().saturating_sub(1), height: 1, ..area });
         }

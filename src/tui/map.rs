@@ -1,43 +1,12 @@
-//! The context as cells and as rows: the kind of text in each, and its share of the last answer's attention.
+//! The context as rows: the kind of text in each, and its share of the last answer's attention.
 
 use super::entry::grouped;
 use super::looked::named;
-use super::rows::{Face, Role, Span};
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::Sources;
 use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
 
 const LOOKED: f64 = 0.01;
-pub(super) const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
-    /// `S`, `D`, `T`, `.`, or the number of a passage.
-    letter: char,
-    share: f64,
-}
-
-impl Cell {
-    fn face(&self) -> Face {
-        match (self.letter.is_ascii_digit(), self.share >= LOOKED) {
-            (true, _) => Face::from(Role::Key).bold(),
-            (false, true) => Face::from(Role::Text).bold(),
-            (false, false) => Role::Dim.into(),
-        }
-    }
-}
-
-pub(super) fn spans(cells: &[Cell]) -> Vec<Span> {
-    let mut spans: Vec<Span> = Vec::new();
-    for cell in cells {
-        match spans.last_mut().filter(|s| s.face == cell.face()) {
-            Some(span) => span.text.push(cell.letter),
-            None => spans.push(Span::new(cell.letter.to_string(), cell.face())),
-        }
-    }
-    spans
-}
-
 fn block_tokens(map: &ContextMap) -> u64 {
     u64::from(map.block_tokens.max(64))
 }
@@ -47,36 +16,6 @@ fn passages(map: &ContextMap) -> Vec<std::ops::Range<u64>> {
     let block = block_tokens(map);
     let shown = Sources { passages: map.passages.clone(), ..Sources::default() };
     named(&shown).map(|p| u64::from(p.first_block) * block..(u64::from(p.last_block) + 1) * block).collect()
-}
-
-/// Cuts `tokens` tokens of the context into at most `most` cells, none smaller than a block.
-pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
-    let block = block_tokens(map);
-    let per_cell = tokens.div_ceil(most.max(1) as u64).max(block).next_multiple_of(block);
-    let passages = passages(map);
-    let letter = |n: u64| {
-        let (from, to) = (n * per_cell, ((n + 1) * per_cell).min(tokens));
-        let passage = passages.iter().position(|p| p.start < to && p.end > from);
-        if let Some(digit) = passage.and_then(|p| char::from_digit(p as u32 + 1, 10)) {
-            return digit;
-        }
-        let overlap = |s: &&Stretch| s.to.min(to).saturating_sub(s.from.max(from));
-        match map.stretches.iter().max_by_key(overlap).filter(|s| overlap(s) > 0).map(|s| s.place) {
-            Some(Place::System) => 'S',
-            Some(Place::Document) => 'D',
-            Some(Place::Turn) => 'T',
-            None => '.',
-        }
-    };
-    let count = tokens.div_ceil(per_cell);
-    let mut cells: Vec<Cell> = (0..count).map(|n| Cell { letter: letter(n), share: 0.0 }).collect();
-    for (b, share) in &map.looked {
-        let at = usize::try_from(u64::from(*b) * block / per_cell).unwrap_or(usize::MAX);
-        if let Some(cell) = cells.get_mut(at) {
-            cell.share += f64::from(*share) / 1e4;
-        }
-    }
-    cells
 }
 
 /// A stretch of the context, or a passage in it.
@@ -152,32 +91,11 @@ mod tests {
                 stretch(100, 6_000, Place::Document, 2, "war.txt"),
                 stretch(6_000, 6_400, Place::Turn, 3, "Who?"),
             ],
-            used: 6_400,
             block_tokens: 64,
             looked: vec![(40, 6_000), (41, 300), (98, 500)],
             passages: vec![Passage { first_block: 40, last_block: 41, share: 0.63, number: 2, ..Passage::default() }],
             answer: Some(4),
         }
-    }
-
-    fn letters(cells: &[Cell]) -> String {
-        cells.iter().map(|c| c.letter).collect()
-    }
-
-    #[test]
-    fn cells_have_a_kind_a_share_and_a_passage() {
-        let map = map();
-        let all = cells(&map, map.used, 1_000);
-        // Never smaller than a block.
-        assert_eq!(all.len(), 100);
-        let shown = letters(&all);
-        assert!(shown.starts_with("SSDD") && shown.ends_with("TTTTTT"), "{shown}");
-        assert_eq!(&shown[39..43], "D11D");
-        let looked = |at: usize| all[at].share >= LOOKED;
-        assert!(looked(40) && looked(98) && !looked(50));
-        let few = letters(&cells(&map, 100_000, 40));
-        assert!(few.len() <= 40 && few.starts_with("D1") && few.ends_with("...."), "{few}");
-        assert_eq!(cells(&ContextMap::default(), 0, 40), []);
     }
 
     #[test]

@@ -93,7 +93,6 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             let first = rows.iter().position(|row| matches!(row.opens, Some(Request::Look { .. }))).unwrap_or(0);
             let mut view = ListView::new(Kind::Map, "Context", rows.into_iter().map(Item::Place));
             view.select(first);
-            app.open.view.tree.map = context;
             arrive(app, Overlay::List(view));
         }
         Notice::FanOut(fan_out) => {

@@ -27,7 +27,6 @@ pub struct TreeView {
     pub branch: (u64, u64),
     pub timeline: Vec<TimelineRow>,
     pub documents: Vec<DocumentRow>,
-    pub map: ContextMap,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,7 +166,6 @@ pub struct Stretch {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContextMap {
     pub stretches: Vec<Stretch>,
-    pub used: u64,
     /// Tokens of a block; 0 if no attention is recorded.
     pub block_tokens: u32,
     /// Blocks with ten-thousandths, as [`crate::core::transcript::Sources::blocks`].

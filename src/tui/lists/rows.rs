@@ -10,7 +10,7 @@ use super::super::wrap::wrap_text;
 use super::super::{App, fan_out, map};
 use super::{HelpRow, Item, Kind, ListView, SettingRow};
 use crate::core::bytes;
-use crate::runtime::protocol::{ContextMap, DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
+use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 
 pub(super) const ALL_COLUMNS: u16 = 76;
 /// Least width of a list of sessions with dates.
@@ -78,7 +78,6 @@ pub(super) fn below(app: &App, view: &ListView, area: Rect) -> Vec<Row> {
     };
     match (view.kind, view.selected()) {
         (Kind::Themes, _) => below_themes(view, area),
-        (Kind::Map, _) => picture(&app.open.view.tree.map, area),
         (_, Some(Item::Session(r))) if area.width < WITH_TITLES && area.height >= 8 => {
             vec![Row::of(ellipsis(&r.title, cells), Role::Dim)]
         }
@@ -192,15 +191,6 @@ fn below_themes(view: &ListView, area: Rect) -> Vec<Row> {
         }
         _ => sample(area),
     }
-}
-
-/// The context as cells.
-fn picture(map: &ContextMap, area: Rect) -> Vec<Row> {
-    let rows = if area.height < 16 { 0 } else { usize::from(area.height / 3) };
-    let cells = usize::from(area.width).saturating_sub(4).max(8);
-    let all = map::cells(map, map.used, cells * rows.saturating_sub(1));
-    let picture = all.chunks(cells).map(|row| Row::from(map::spans(row)));
-    picture.chain([Row::of(ellipsis(map::LEGEND, cells), Role::Dim)]).take(rows).collect()
 }
 
 fn theme(row: &ThemeRow, cells: usize) -> Row {

@@ -7,12 +7,9 @@ use crate::tui::App;
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::entry::grouped;
 use crate::tui::lists::lanes;
-use crate::tui::map::{cells as map_cells, spans};
 use crate::tui::paint::Painter;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::acceptance;
-
-const MAP_ROWS: usize = 4;
 
 struct Lines<'p, 'b> {
     painter: &'p mut Painter<'b>,
@@ -71,13 +68,6 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     let cells = lines.cells();
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
-    let map = &app.open.view.tree.map;
-    if map.used > 0 && lines.room() > 30 {
-        let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
-        for row in all.chunks(cells) {
-            lines.spans(spans(row));
-        }
-    }
     let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
 }

@@ -8,7 +8,7 @@ use super::{command, local};
 
 pub(super) const NUMBERS: &[Command] = &[
     command("stats", "", "speeds, acceptance, memory", |a| a.alone(Request::Stats)),
-    command("map", "", "map of the context, shaded by attention", |a| a.alone(Request::Map)),
+    command("map", "", "the context in stretches, with attention", |a| a.alone(Request::Map)),
     command("ctx", "", "tokens per message and document", |a| a.alone(Request::Context)).also(&["context", "tokens"]),
     command("doctor", "", "check model, device, disk and terminal", |a| a.alone(Request::Doctor)),
 ];
