@@ -107,7 +107,7 @@ fn pages(path: &Path) -> Result<Vec<Page>, String> {
         Some(Kind::Archive) => sure(office::text(bytes)?),
         Some(Kind::Html) => html::page(bytes),
         Some(Kind::Notebook) => sure(notebook::text(bytes)),
-        Some(Kind::Mail) => mail::text(bytes)?,
+        Some(Kind::Mail) => mail::text(bytes, 0)?,
         None => return Err("its format is not known".to_owned()),
     };
     Ok(vec![Page { text, guessed: guessed.map(str::to_owned), ..Page::default() }])

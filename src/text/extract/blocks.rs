@@ -71,9 +71,9 @@ impl Blocks {
         self.mark = format!("{} ", "#".repeat(level.clamp(1, 6)));
     }
 
-    pub(super) fn item(&mut self) {
+    pub(super) fn item(&mut self, mark: &str) {
         self.line();
-        self.mark = "- ".to_owned();
+        self.mark = format!("{mark} ");
     }
 
     /// An item or heading ends; one without text leaves no trace.

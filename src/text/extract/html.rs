@@ -8,12 +8,12 @@ use super::blocks::Blocks;
 use crate::text::encoding::{self, Decoded};
 
 /// Elements without text for a reader.
-const LEFT_OUT: &str = "script style noscript template svg iframe noembed object";
+const LEFT_OUT: &str = "script style noscript template symbol metadata annotation annotation-xml iframe noembed object";
 /// Those of them that hold no markup.
 const RAW: &str = "script style noscript iframe noembed";
 const BLOCKS: &str = "p blockquote ul ol dl table figure section article header footer nav aside main \
     form fieldset hr details title body pre textarea";
-const LINES: &str = "div dt dd option address figcaption summary caption legend center label";
+const LINES: &str = "div dt dd option address figcaption summary caption legend center label text desc";
 /// Bytes that may hold a declaration of the encoding.
 const DECLARATION_BYTES: usize = 2048;
 
@@ -74,13 +74,18 @@ pub(super) fn text(source: &str, form: Form) -> String {
     let tokens: Vec<Token> = tokens(plain.as_deref().unwrap_or(source), form).collect();
     let mut out = Blocks::default();
     let (mut at, mut verbatim, mut unclosed) = (0usize, 0usize, 0usize);
+    // Elements that are open, and of each fraction without its slash how many were.
+    let (mut depth, mut fractions) = (0isize, Vec::new());
+    // The next numbers of the lists that are open.
+    let mut lists: Vec<Option<i64>> = Vec::new();
     while let Some(token) = tokens.get(at) {
         at += 1;
         match token {
             Token::StartTag(tag) => {
                 let name: &[u8] = &tag.name;
-                let closed = tag.self_closing && (form == Form::Xhtml || name == b"svg");
-                if is_one_of(LEFT_OUT, name) && !closed {
+                let closed = tag.self_closing && (form == Form::Xhtml || name == b"symbol");
+                let value = |key: &str| tag.attributes.get(key.as_bytes()).map(|value| String::from_utf8_lossy(value));
+                if is_one_of(LEFT_OUT, name) && !closed && value("shadowrootmode").is_none() {
                     let rest = tokens.get(at..).filter(|_| unclosed < MOST_UNCLOSED).unwrap_or_default();
                     match length(rest, name) {
                         Some(length) => at += length,
@@ -92,8 +97,21 @@ pub(super) fn text(source: &str, form: Form) -> String {
                 }
                 verbatim += usize::from(matches!(name, b"pre" | b"textarea") && !closed);
                 begin(&mut out, name);
-                if let (b"img", Some(alt)) = (name, tag.attributes.get(b"alt".as_slice())) {
-                    out.text(&String::from_utf8_lossy(alt));
+                depth += isize::from(!tag.self_closing);
+                let number = |key: &str| value(key)?.trim().parse().ok();
+                match (name, lists.last_mut()) {
+                    (b"img", _) => out.text(&value("alt").unwrap_or_default()),
+                    (b"mfrac", _) => fractions.push(depth),
+                    // Brackets for programs that do not know readings.
+                    (b"rp", _) if matches!(tokens.get(at), Some(Token::String(_))) => at += 1,
+                    (b"ol", _) if value("reversed").is_none() => lists.push(number("start").or(Some(1))),
+                    (b"ol" | b"ul", _) => lists.push(None),
+                    (b"li", Some(Some(next))) => {
+                        *next = number("value").unwrap_or(*next);
+                        out.item(&format!("{next}."));
+                        *next = next.saturating_add(1);
+                    }
+                    _ => {}
                 }
             }
             Token::EndTag(tag) => {
@@ -101,7 +119,14 @@ pub(super) fn text(source: &str, form: Form) -> String {
                 if matches!(name, b"pre" | b"textarea") {
                     verbatim = verbatim.saturating_sub(1);
                 }
+                if matches!(name, b"ol" | b"ul") {
+                    lists.pop();
+                }
                 end(&mut out, name);
+                depth -= 1;
+                if fractions.pop_if(|open| *open == depth).is_some() {
+                    out.text("/");
+                }
             }
             Token::String(text) => {
                 let text = String::from_utf8_lossy(text);
@@ -152,7 +177,8 @@ fn heading(name: &[u8]) -> Option<usize> {
 fn begin(out: &mut Blocks, name: &[u8]) {
     match name {
         b"br" => out.line_break(),
-        b"li" => out.item(),
+        b"rt" => out.text("("),
+        b"li" => out.item("-"),
         b"tr" => out.row(),
         b"td" | b"th" => out.cell(),
         _ => match heading(name) {
@@ -166,8 +192,10 @@ fn end(out: &mut Blocks, name: &[u8]) {
     if name == b"li" || heading(name).is_some() {
         out.end_mark();
     }
-    if matches!(name, b"tr" | b"table") {
-        out.row();
+    match name {
+        b"rt" => out.text(")"),
+        b"tr" | b"table" => out.row(),
+        _ => {}
     }
     if is_one_of(BLOCKS, name) || heading(name).is_some() {
         out.block();

@@ -14,8 +14,11 @@ use crate::text::encoding::{self, Decoded};
 /// An encoded word that ends without padding, and the start of another of its kind.
 const WORDS: &str = r"(=\?[^?\s]+\?(?:[Qq]|([Bb]))\?)((?(2)(?:[^?=\s]{4})+|[^?\s]*[^?=\s]))\?=\s+\1";
 
+/// Mails within mails that are read.
+const MOST_NESTED: usize = 8;
+
 /// The text, and the name of its encoding if it had to be guessed. A file without headers is text.
-pub(super) fn text(bytes: Vec<u8>) -> Result<Decoded, String> {
+pub(super) fn text(bytes: Vec<u8>, depth: usize) -> Result<Decoded, String> {
     let at = |end: &[u8]| bytes.windows(end.len()).position(|part| part == end);
     let (head, body) = bytes.split_at(at(b"\n\n").into_iter().chain(at(b"\r\n\r\n")).min().unwrap_or(bytes.len()));
     let Decoded { text: mut head, mut guessed } = encoding::decode(head.to_vec(), true).unwrap_or_default();
@@ -47,21 +50,35 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<Decoded, String> {
     header("Cc", mail.cc().map(addresses));
     header("Date", mail.date().map(|date| date.to_rfc822()));
     header("Subject", mail.subject().map(str::to_owned));
-    for (i, part) in mail.text_bodies().enumerate() {
-        // The plain form of a page may be blank.
-        let mut forms = [Some(part), mail.html_bodies().nth(i)].into_iter().flatten().map(|part| body_of(part, &whole));
+    // The plain form of a page may be blank.
+    let bodies = mail.text_bodies().enumerate().map(|(i, part)| [Some(part), mail.html_bodies().nth(i)]);
+    for forms in bodies.chain(mail.attachments().filter(|part| is_text(part)).map(|part| [Some(part), None])) {
+        let mut forms = forms.into_iter().flatten().map(|part| body_of(part, &whole));
         let Some(body) = forms.find(|body| !body.text.trim().is_empty()) else { continue };
         let text = body.text.replace("\r\n", "\n");
         let text = text.trim_end();
         guessed = guessed.or(body.guessed);
         out.push_str(&format!("\n{}\n", text.strip_suffix(&end).unwrap_or(text).trim_end()));
     }
-    for attachment in mail.attachments() {
+    for attachment in mail.attachments().filter(|part| !is_text(part)) {
         let subject = attachment.message().and_then(|mail| mail.subject());
         let name = attachment.attachment_name().or(subject).unwrap_or("without a name");
         out.push_str(&format!("\n[attachment: {name}]"));
+        if let Some(inner) = attachment.message().filter(|_| depth < MOST_NESTED) {
+            let written = whole.get(attachment.offset_body as usize..attachment.offset_end as usize);
+            let written = written.filter(|_| attachment.encoding == Encoding::None).unwrap_or(inner.raw_message());
+            out.push_str(&format!("\n{}", text(written.to_vec(), depth + 1)?.text));
+        }
     }
     Ok(Decoded { text: out, guessed })
+}
+
+/// Whether a part is text, also of a kind that is not known (RFC 2046, 4.1.4) or invalid (RFC 2045, 5.2), for a reader.
+fn is_text(part: &MessagePart<'_>) -> bool {
+    let attached = part.content_disposition().is_some_and(|disposition| disposition.is_attachment());
+    let kind = part.content_type().and_then(|kind| Some((kind.ctype(), kind.subtype()?)));
+    let is_other = matches!(kind, Some((_, "css" | "javascript" | "x-amp-html")));
+    !attached && !is_other && !part.is_message() && kind.is_none_or(|(kind, _)| matches!(kind, "text" | "message"))
 }
 
 /// Text of a part. Where its charset is not known, as that of any file.
@@ -69,6 +86,7 @@ fn body_of(part: &MessagePart<'_>, mail: &[u8]) -> Decoded {
     let (text, is_page) = match &part.body {
         PartType::Html(text) => (text, true),
         PartType::Text(text) => (text, false),
+        PartType::Binary(bytes) => return encoding::decode(bytes.to_vec(), true).unwrap_or_default(),
         _ => return Decoded::default(),
     };
     let charset =

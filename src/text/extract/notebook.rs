@@ -46,9 +46,14 @@ fn fenced(language: &str, code: &str) -> String {
 fn result(output: &Value) -> String {
     let error = || Some(format!("{}: {}", output["ename"].as_str()?, output["evalue"].as_str()?));
     let data = |kind: &str| joined(output.get("data").and_then(|data| data.get(kind)));
-    let forms = [data("text/plain"), joined(output.get("text")), data("text/markdown"), data("text/latex")];
-    let plain = || forms.into_iter().find(|text| !text.trim().is_empty());
-    error().or_else(plain).unwrap_or_else(|| html::text(&data("text/html"), html::Form::Html))
+    let plain = data("text/plain");
+    // Python's name of an object that has other forms: `<a.C object>`, `<a.C at 0x7f>`.
+    let is_name = plain.starts_with('<') && (plain.ends_with(" object>") || plain.contains(" at 0x"));
+    let (first, last) = if is_name { (String::new(), plain) } else { (plain, String::new()) };
+    let page = html::text(&data("text/html"), html::Form::Html);
+    let [markdown, latex, json] = ["text/markdown", "text/latex", "application/json"].map(data);
+    let forms = [first, joined(output.get("text")), markdown, latex, page, json, last];
+    error().or_else(|| forms.into_iter().find(|text| !text.trim().is_empty())).unwrap_or_default()
 }
 
 /// Text that may be a list of lines.
@@ -56,6 +61,7 @@ fn joined(value: Option<&Value>) -> String {
     match value {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(lines)) => lines.iter().filter_map(Value::as_str).collect(),
+        Some(value @ Value::Object(_)) => value.to_string(),
         _ => String::new(),
     }
 }

@@ -10,15 +10,20 @@ use quick_xml::{Reader, XmlVersion};
 use zip::ZipArchive;
 
 use super::blocks::Blocks;
-use super::html;
+use super::{html, mail};
 use crate::text::encoding;
 
 /// Largest part of a document, unpacked.
 const PART_BYTES: u64 = 256 << 20;
 const MOST_SPACES: usize = 200;
-/// Elements without text for a reader: repetitions of the choice in front of them, text that was moved or changed, comments, and
-/// readings of characters.
-const HIDDEN: [&str; 6] = ["Fallback", "moveFrom", "tracked-changes", "annotation", "rt", "ruby-text"];
+/// Elements without text for a reader: repetitions of the choice in front of them, text that was moved or changed, and comments.
+const HIDDEN: [&str; 5] = ["Fallback", "moveFrom", "pPrChange", "tracked-changes", "annotation"];
+/// In the names of parts: those that hold text or may, and of them relations, repetitions, and building blocks for other documents.
+const TEXTS: [&str; 6] = [".xml", ".htm", ".mht", ".txt", "embeddings/", "chunk"];
+const NO_TEXTS: [&str; 3] = [".rels", "diagrams/drawing", "glossary/"];
+/// The font Symbol from its character 0x20. Source: Adobe's `symbol.txt`.
+const SYMBOL: &str = " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼���������������������������������\
+    €ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪�〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭";
 
 type Archive = ZipArchive<Cursor<Vec<u8>>>;
 
@@ -27,38 +32,60 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
     if let Some(container) = part(&mut archive, "META-INF/container.xml")? {
         return epub(&mut archive, &container);
     }
+    let mut main = "word/document.xml".to_owned();
+    let relations = part(&mut archive, "_rels/.rels")?.unwrap_or_default();
+    let is_main = |tag: &BytesStart<'_>| attribute(tag, "Type").is_some_and(|kind| kind.ends_with("/officeDocument"));
+    walk(&relations, |node| match node {
+        Node::Start("Relationship", tag) if is_main(tag) => main = inside("", &attribute(tag, "Target").unwrap_or_default()),
+        _ => {}
+    })?;
+    let is_word = !main.starts_with("xl/") && !main.starts_with("ppt/") && part(&mut archive, &main)?.is_some();
+    let main = if is_word { main } else { "content.xml".to_owned() };
+    let content = part(&mut archive, &main)?.ok_or("the zip file holds no text document")?;
+    let styles = part(&mut archive, "word/styles.xml").ok().flatten().and_then(|xml| headings(&xml).ok());
+    let styles = is_word.then(|| styles.unwrap_or_default());
     let mut out = Blocks::default();
-    // Some programs number it.
-    let number = |name: &String| Some(name.strip_prefix("word/document")?.strip_suffix(".xml")?.to_owned());
-    let is_main = |name: &String| number(name).is_some_and(|number| number.bytes().all(|b| b.is_ascii_digit()));
-    let main = archive.file_names().flatten().map(String::from).filter(is_main).min().unwrap_or_default();
-    if let Some(text) = part(&mut archive, &main)? {
-        let styles = part(&mut archive, "word/styles.xml").ok().flatten().and_then(|xml| headings(&xml).ok());
-        let styles = styles.unwrap_or_default();
-        document(&text, Some(&styles), &mut out)?;
-        for notes in ["word/footnotes.xml", "word/endnotes.xml"] {
-            out.block();
-            match part(&mut archive, notes) {
-                Ok(Some(notes)) => document(&notes, Some(&styles), &mut out)?,
-                Ok(None) => {}
-                Err(why) => out.text(&format!("[{why}]")),
-            }
+    document(&content, styles.as_ref(), &mut out)?;
+    for name in archive.file_names().flatten().map(String::from).collect::<Vec<_>>() {
+        let path = name.replace('\\', "/").to_lowercase();
+        let has = |marks: &[&str]| marks.iter().any(|mark| path.contains(mark));
+        if path == main.to_lowercase() || !has(&TEXTS) || has(&NO_TEXTS) {
+            continue;
         }
-    } else if let Some(content) = part(&mut archive, "content.xml")? {
-        document(&content, None, &mut out)?;
-    } else {
-        return Err("the zip file holds no text document".to_owned());
+        let text = part(&mut archive, &name).map(|text| other(&path, text.unwrap_or_default(), styles.as_ref()));
+        let text = text.unwrap_or_else(|why| format!("[{why}]"));
+        if !text.trim().is_empty() {
+            out.block();
+            out.verbatim(&format!("[{name}]\n{}", text.trim_end()));
+        }
     }
     Ok(out.finish())
 }
 
-/// A part of the archive as text; `None` if there is none of the name.
+/// Text of a part beside the main one.
+fn other(path: &str, text: String, styles: Option<&HashMap<String, usize>>) -> String {
+    match path.rsplit('.').next().unwrap_or_default() {
+        "htm" | "html" => html::text(&text, html::Form::Html),
+        "mht" | "mhtml" => mail::text(text.into_bytes(), 0).unwrap_or_default().text,
+        "xml" if text.contains("<math") => html::text(&text, html::Form::Xhtml),
+        "xml" => {
+            let mut out = Blocks::default();
+            let read = document(&text, styles, &mut out);
+            out.finish() + &read.map_or_else(|why| format!("[{why}]"), |()| String::new())
+        }
+        _ => text,
+    }
+}
+
+/// A part of the archive as text; `None` if there is none of the name, also decoded, in another case or with other slashes.
 fn part(archive: &mut Archive, name: &str) -> Result<Option<String>, String> {
-    let entry = match archive.by_name(name) {
-        Ok(entry) => entry,
-        Err(zip::result::ZipError::FileNotFound) => return Ok(None),
-        Err(e) => return Err(format!("{name} in it cannot be read ({e})")),
-    };
+    let decoded = percent_decode_str(name).decode_utf8_lossy();
+    let forms = [&*decoded, name];
+    let alike = |entry: &str| forms.iter().any(|form| form.eq_ignore_ascii_case(&entry.replace('\\', "/")));
+    let exact = forms.into_iter().find_map(|form| archive.index_for_name(form));
+    let like = || archive.file_names().position(|entry| entry.is_ok_and(|entry| alike(&entry)));
+    let Some(index) = exact.or_else(like) else { return Ok(None) };
+    let entry = archive.by_index(index).map_err(|e| format!("{name} in it cannot be read ({e})"))?;
     let mut bytes = Vec::new();
     entry.take(PART_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("{name} in it is damaged ({e})"))?;
     if bytes.len() as u64 > PART_BYTES {
@@ -106,14 +133,17 @@ fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
     found.normalized_value(XmlVersion::Implicit1_0).ok().map(|value| value.into_owned())
 }
 
+fn number(tag: &BytesStart<'_>, name: &str) -> Option<usize> {
+    attribute(tag, name)?.parse().ok()
+}
+
 /// Levels of the paragraph styles that are headings, by their ids, which are words of the author's language.
 fn headings(styles: &str) -> Result<HashMap<String, usize>, String> {
     let (mut levels, mut id) = (HashMap::new(), None);
     walk(styles, |node| match node {
         Node::Start("style", tag) => id = attribute(tag, "styleId"),
         Node::Start("outlineLvl", tag) => {
-            let level = attribute(tag, "val").and_then(|level| level.parse::<usize>().ok());
-            if let (Some(id), Some(level @ 0..9)) = (id.take(), level) {
+            if let (Some(id), Some(level @ 0..9)) = (id.take(), number(tag, "val")) {
                 levels.insert(id, level + 1);
             }
         }
@@ -123,9 +153,10 @@ fn headings(styles: &str) -> Result<HashMap<String, usize>, String> {
 }
 
 /// Reads a document of either format, which share most of their structure. `styles`: the headings of Word, in which only
-/// `t` has text, with all its white space.
+/// `t` has text, with all its white space, and in a chart `v`.
 fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks) -> Result<(), String> {
     let (mut hidden, mut inside, mut paragraphs, mut in_run, mut in_text) = (0usize, 0usize, 0usize, false, false);
+    let (mut reading, mut in_reading, mut entries, mut sign) = (String::new(), false, 0usize, String::new());
     let is_word = styles.is_some();
     walk(xml, |node| match node {
         Node::Start(name, _) if HIDDEN.contains(&name) => hidden += 1,
@@ -134,7 +165,7 @@ fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks
         // A handle of a shape.
         Node::Start("h", _) | Node::End("h") if is_word => {}
         Node::Start("h", tag) => {
-            out.heading(attribute(tag, "outline-level").and_then(|level| level.parse().ok()).unwrap_or(1));
+            out.heading(number(tag, "outline-level").unwrap_or(1));
             paragraphs += 1;
         }
         Node::Start("p", _) => {
@@ -158,35 +189,62 @@ fn document(xml: &str, styles: Option<&HashMap<String, usize>>, out: &mut Blocks
             out.line();
             paragraphs = paragraphs.saturating_sub(1);
         }
-        Node::Start("numPr", _) => out.item(),
+        Node::Start("numPr", _) => out.item("-"),
         Node::Start("list-item", _) => {
-            out.item();
+            out.item("-");
             inside += 1;
-        }
-        Node::End("list-item") => {
-            out.end_mark();
-            inside = inside.saturating_sub(1);
         }
         Node::Start("tr" | "table-row", _) | Node::End("tr" | "table-row") => out.row(),
         Node::Start("tc" | "table-cell", _) => {
             out.cell();
             inside += 1;
         }
-        Node::End("tc" | "table-cell") => inside = inside.saturating_sub(1),
+        Node::End("list-item" | "tc" | "table-cell") => {
+            out.end_mark();
+            inside = inside.saturating_sub(1);
+        }
         Node::Start("r", _) => in_run = true,
         Node::End("r") => in_run = false,
         // Tab stops of Word have the same name outside of runs.
-        Node::Start("tab", _) if in_run || !is_word => out.verbatim("\t"),
+        Node::Start("tab" | "ptab", _) if in_run || !is_word => out.verbatim("\t"),
+        Node::Start("sym", tag) => {
+            let [font, code] = ["font", "char"].map(|key| attribute(tag, key).unwrap_or_default());
+            let value = usize::from_str_radix(&code, 16).unwrap_or_default() & 0xFF;
+            let known = SYMBOL.chars().nth(value.saturating_sub(0x20)).filter(|_| font == "Symbol");
+            out.verbatim(&known.map_or_else(|| format!("\u{FFFD}[{font} {code}]"), String::from));
+        }
         Node::Start("br" | "cr" | "line-break", _) => out.line_break(),
         // Of a fraction.
         Node::Start("den", _) => out.verbatim("/"),
+        // Of a root.
+        Node::End("deg") => out.verbatim("√("),
+        Node::End("rad") => out.verbatim(")"),
+        Node::Start("naryPr", _) => sign = "∫".to_owned(),
+        Node::Start("chr", tag) => sign = attribute(tag, "val").unwrap_or_default(),
+        Node::End("naryPr") => out.verbatim(&sign),
+        Node::Start("ddList" | "result", tag) => entries = number(tag, "val").unwrap_or(0),
+        Node::Start("listEntry", tag) => {
+            let chosen = attribute(tag, "val").filter(|_| entries == 0);
+            out.verbatim(&chosen.unwrap_or_default());
+            entries = entries.wrapping_sub(1);
+        }
         Node::Start("noBreakHyphen", _) => out.verbatim("-"),
         Node::Start("s", tag) if !is_word => {
-            let count = attribute(tag, "c").and_then(|count| count.parse().ok()).unwrap_or(1);
-            out.verbatim(&" ".repeat(usize::min(count, MOST_SPACES)));
+            out.verbatim(&" ".repeat(number(tag, "c").unwrap_or(1).min(MOST_SPACES)));
+        }
+        // In the place of an object: the name of its part.
+        Node::Start("object", tag) => out.text(&attribute(tag, "href").map_or(String::new(), |at| format!("[{at}]"))),
+        Node::Start("strCache" | "numCache" | "strLit" | "numLit", _) => out.row(),
+        Node::Start("v", _) if is_word => {
+            out.cell();
+            in_text = true;
         }
         Node::Start("t", _) => in_text = true,
-        Node::End("t") => in_text = false,
+        Node::End("t" | "v") => in_text = false,
+        Node::Start("rt" | "ruby-text", _) => in_reading = true,
+        Node::End("rt" | "ruby-text") => in_reading = false,
+        Node::End("ruby") => out.verbatim(&format!("({})", std::mem::take(&mut reading))),
+        Node::Text(text) if in_reading => reading.push_str(text.trim()),
         Node::Text(text) if in_text => out.verbatim(text),
         Node::Text(text) if !is_word && paragraphs > 0 => out.text(text),
         _ => {}
@@ -217,16 +275,12 @@ fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
     let (mut texts, mut failed) = (Vec::new(), 0);
     for chapter in chapters {
         let Some(href) = files.get(&chapter) else { continue };
-        texts.push(match part(archive, &inside(folder, href)) {
-            Ok(Some(source)) => html::text(&source, html::Form::Xhtml),
-            Ok(None) => {
-                failed += 1;
-                format!("[{href} is missing in the book]\n")
-            }
-            Err(why) => {
-                failed += 1;
-                format!("[{why}]\n")
-            }
+        let source = part(archive, &inside(folder, href));
+        let source = source.and_then(|source| source.ok_or_else(|| format!("{href} is missing in the book")));
+        failed += usize::from(source.is_err());
+        texts.push(match source {
+            Ok(source) => html::text(&source, html::Form::Xhtml),
+            Err(why) => format!("[{why}]\n"),
         });
     }
     if failed > 0 && failed == texts.len() {
@@ -236,9 +290,10 @@ fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
     Ok(texts.join("\n"))
 }
 
-/// Path of an entry, from a reference that is relative to `folder`.
+/// Path of an entry, from a reference that is relative to `folder`; with a slash in front, to the root.
 fn inside(folder: &str, href: &str) -> String {
-    let href = href.split('#').next().unwrap_or(href);
+    let href = href.split('#').next().unwrap_or(href).replace('\\', "/");
+    let folder = if href.starts_with('/') { "" } else { folder };
     let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in href.split('/') {
         match part {
@@ -247,5 +302,5 @@ fn inside(folder: &str, href: &str) -> String {
             part => path.push(part),
         }
     }
-    percent_decode_str(&path.join("/")).decode_utf8_lossy().into_owned()
+    path.join("/")
 }
