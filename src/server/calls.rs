@@ -270,7 +270,8 @@ fn native(text: &str, last: bool) -> Option<Read> {
             continue;
         }
         // It may be a JSON value other than a text: only its end decides.
-        let undecided = value.trim_start().is_empty() || value.trim_start().starts_with(may_be_json);
+        let undecided = value.trim_start().is_empty()
+            || value.trim_start().starts_with(|c: char| c.is_ascii_digit() || "{[-tfn".contains(c));
         if undecided && last {
             arguments.push_str(&format!("{key}{value}"));
         } else if !undecided {
@@ -281,10 +282,6 @@ fn native(text: &str, last: bool) -> Option<Read> {
         break None;
     };
     Some(Read { name: unescaped(name), arguments, end: end.map(|after| text.len() - after.len()) })
-}
-
-fn may_be_json(c: char) -> bool {
-    c.is_ascii_digit() || "{[-tfn".contains(c)
 }
 
 /// A value as JSON: text that is no JSON, or is a JSON string, turns into a string.

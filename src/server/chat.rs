@@ -58,7 +58,7 @@ impl Chat {
     fn choice(&self, index: usize, choice: &Choice) -> Value {
         let (thinking, answer) = (choice.thinking(), choice.answer());
         let mut calls: Vec<Value> = choice.calls().map(|call| self.call(call)).collect();
-        let mut message = json!({ "role": "assistant", "content": answer });
+        let mut message = json!({ "role": "assistant", "content": answer, "refusal": null });
         if !calls.is_empty() {
             if answer.is_empty() {
                 message["content"] = Value::Null;
@@ -97,6 +97,8 @@ impl Form for Chat {
         let Some(of) = all.choices.get(index) else { return };
         let (ended_calls, is_custom) = (of.calls().count(), self.tools.is_custom(&of.calling));
         let delta = match event {
+            // A call that must be made has no text before it.
+            Event::Begun(_) if self.tools.choice.must => json!({ "role": "assistant", "content": null }),
             Event::Begun(_) => json!({ "role": "assistant", "content": "" }),
             Event::Thoughts(text) => json!({ "reasoning_content": text }),
             Event::Text(text, tokens) if text.is_empty() && tokens.iter().all(|t| t.thought) => return,
@@ -138,10 +140,10 @@ fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool)> {
 
 /// Reads the messages and everything else that the prompt depends on.
 pub(super) fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
-    let turns = messages(fields)?;
+    let mut turns = messages(fields)?;
     let thinking = Thinking::of_chat(shared, fields)?;
     let (open, closed) = going_on(fields, &turns)?;
-    let tools = Tools::read(fields, "parameters")?;
+    let tools = Tools::read(fields, "parameters", &mut turns)?;
     Ok(Conversation { field: "messages", turns, tools, thinking, open, closed })
 }
 

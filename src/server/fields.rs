@@ -4,33 +4,18 @@
 use std::ops::RangeInclusive;
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Refusal, Result, leave_out};
 use crate::text::near::nearest;
 
-/// Fields of any API that end, limit or shape an answer: an API that does not read one refuses it.
-const PROMISES: [&str; 20] = [
-    "stop",
-    "stop_sequences",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "max_new_tokens",
-    "num_predict",
-    "response_format",
-    "output_format",
-    "format",
-    "output_config",
-    "structured_outputs",
-    "json_schema",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "regex",
-    "grammar",
-    "ebnf",
+/// Fields of any API that end, limit or shape an answer, or draw it: an API that does not read one refuses it.
+const PROMISES: [&str; 5] = [
+    "stop stop_sequence stop_sequences stop_words stop_token stop_regex stopping_strings bad_words allowed_token_ids",
+    "max_tokens max_completion_tokens max_output_tokens max_new_tokens num_predict max_length min_length ignore_eos",
+    "response_format output_format format output_config structured_outputs json_schema json_mode response_schema",
+    "guided_json guided_regex guided_choice guided_grammar regex grammar ebnf random_seed t_max_predict_ms",
+    "text.format options.num_predict options.stop options.seed",
 ];
 
 #[derive(Debug, Default)]
@@ -209,9 +194,14 @@ impl Fields {
 
     /// Like [`Fields::done`], for a request that is answered.
     pub(super) fn done_for_answer(self) -> Result<()> {
-        let asks = |value: &Value| !matches!(value, Value::Null) && *value != "" && *value != serde_json::json!([]);
-        match PROMISES.iter().find(|field| self.map.get(**field).is_some_and(asks)) {
-            Some(field) => Err(self.wrong(field, "limits an answer, and is not a field of this API").unsupported()),
+        let asks =
+            |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && *value != "" && *value != json!([]);
+        let sent = |field: &str| match field.split_once('.') {
+            Some((outer, inner)) => self.map.get(outer).and_then(|outer| outer.get(inner)),
+            None => self.map.get(field),
+        };
+        match PROMISES.iter().flat_map(|row| row.split(' ')).find(|field| sent(field).is_some_and(asks)) {
+            Some(field) => Err(self.wrong(field, "changes an answer, and is not a field of this API").unsupported()),
             None => self.done(),
         }
     }
@@ -229,7 +219,6 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn errors_name_the_field_and_unknown_ones_the_nearest() {

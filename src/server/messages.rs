@@ -8,8 +8,8 @@ use super::stream::event;
 use super::tools;
 use super::turns::messages;
 use super::{
-    Call, Choice, Collected, Conversation, Event, Family, Fields, Form, Format, Item, Received, Refusal, Result,
-    Shared, Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens,
+    Choice, Collected, Conversation, Event, Family, Fields, Form, Format, Item, Received, Refusal, Result, Shared,
+    Thinking, Tools, Usage, Whole, content, count, format_of, fresh_id, model_of, most_tokens,
 };
 use crate::core::transcript::Finish;
 use crate::text::ChatRole;
@@ -21,18 +21,21 @@ fn usage(usage: &Usage) -> Value {
         "cache_creation": { "ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0 },
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
+        "fallback_credit": null,
         "inference_geo": null,
+        "iterations": null,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": { "thinking_tokens": usage.thought_tokens },
         "server_tool_use": null,
         "service_tier": "standard",
+        "speed": null,
     })
 }
 
-fn tool_use(call: &Call) -> Value {
+fn tool_use(id: &str, name: &str, arguments: &Value) -> Value {
     // A call that broke off has no arguments object.
-    let input = if call.arguments.is_object() { call.arguments.clone() } else { json!({}) };
-    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+    let input = if arguments.is_object() { arguments.clone() } else { json!({}) };
+    json!({ "type": "tool_use", "id": id, "name": name, "input": input, "caller": { "type": "direct" } })
 }
 
 /// Why an answer ended, and the stop text that ended it.
@@ -59,8 +62,8 @@ impl Message {
     fn object(&self, choice: &Choice, all: &Usage) -> Value {
         let block = |item: &Item| match item {
             Item::Thoughts(text) => json!({ "type": "thinking", "thinking": text, "signature": "" }),
-            Item::Text(text) => json!({ "type": "text", "text": text }),
-            Item::Call(call) => tool_use(call),
+            Item::Text(text) => json!({ "type": "text", "text": text, "citations": null }),
+            Item::Call(call) => tool_use(&call.id, &call.name, &call.arguments),
         };
         let (reason, stop) = choice.whole.as_ref().map(reason).unzip();
         json!({
@@ -70,6 +73,8 @@ impl Message {
             "model": self.model,
             "content": choice.items.iter().map(block).collect::<Value>(),
             "container": null,
+            "context_management": null,
+            "diagnostics": null,
             "stop_details": null,
             "stop_reason": reason,
             "stop_sequence": stop,
@@ -120,11 +125,11 @@ impl Form for Message {
                 self.delta("thinking", begun, json!({ "type": "thinking_delta", "thinking": text }), out);
             }
             Event::Text(text, _) => {
-                let begun = json!({ "type": "text", "text": "" });
+                let begun = json!({ "type": "text", "text": "", "citations": null });
                 self.delta("text", begun, json!({ "type": "text_delta", "text": text }), out);
             }
             Event::Calling { id, name } => {
-                self.begin("tool_use", json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), out);
+                self.begin("tool_use", tool_use(id, name, &json!({})), out);
             }
             Event::Arguments(more) => {
                 let delta = json!({ "type": "input_json_delta", "partial_json": more });
@@ -134,8 +139,10 @@ impl Form for Message {
             Event::Ended(whole) => {
                 self.close(out);
                 let (reason, stop) = reason(whole);
-                let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
-                event(out, "message_delta", json!({ "delta": delta, "usage": usage(&all.usage) }));
+                let delta =
+                    json!({ "container": null, "stop_details": null, "stop_reason": reason, "stop_sequence": stop });
+                let usage = usage(&all.usage);
+                event(out, "message_delta", json!({ "context_management": null, "delta": delta, "usage": usage }));
                 event(out, "message_stop", json!({}));
             }
         }
@@ -156,7 +163,7 @@ fn conversation(shared: &Shared, fields: &mut Fields) -> Result<Conversation> {
     // Allows a server to drop earlier results; this server drops none.
     fields.ignore(&["context_management", "cache_control"]);
     let thinking = Thinking::of_field(shared, fields, "thinking")?;
-    let tools = Tools::read(fields, tools::ANTHROPIC)?;
+    let tools = Tools::read(fields, tools::ANTHROPIC, &mut turns)?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
     Ok(Conversation { field: "messages", turns, tools, thinking, open, closed: false })
 }
@@ -175,7 +182,7 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Mes
     let model = model_of(shared, &mut fields)?.name;
     let conversation = conversation(shared, &mut fields)?;
     fields.require("max_tokens")?;
-    let most = most_tokens(&mut fields, &["max_tokens"], 1)?;
+    let most = most_tokens(&mut fields, &["max_tokens"], 0)?;
     let thread = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
     thread.map_err(|refusal| Refusal { code: THREAD, ..refusal })?;
     let params = params(shared, &mut fields, "stop_sequences", most)?;

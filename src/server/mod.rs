@@ -12,7 +12,8 @@
 //! | file | owns |
 //! |---|---|
 //! | `refusal`, `request`, `fields` | why a request is refused; its context, its body, its model; its fields |
-//! | `turns`, `calls`, `tools`, `prompt` | turns of a conversation; calls of functions; functions; the text that the model reads |
+//! | `turns`, `calls`, `prompt` | turns of a conversation; calls of functions in an answer; the text that the model reads |
+//! | `tools`, `choice` | functions that a request offers; which of them an answer may or must call |
 //! | `stream`, `chunks`, `response` | events of answers, objects and streams; the forms that several paths share |
 //! | `params`, `records`, `files`, `ask` | parameters and their fields; answers that later requests can name; documents; queued requests |
 //! | `keep`, `planner`, `answer`, `worker` | state on its way to disk; plans; tokens to events; the thread that runs the requests |
@@ -27,6 +28,7 @@ mod ask;
 mod auth;
 mod calls;
 mod chat;
+mod choice;
 mod chunks;
 mod completions;
 mod fields;
@@ -88,6 +90,8 @@ use turns::{Call, Turn, content};
 use worker::Worker;
 
 const MCP: &str = "/mcp";
+/// A header of Anthropic's clients.
+const VERSION: &str = "anthropic-version";
 
 pub struct Options {
     /// The store for the state of requests, separate from the terminal's.
@@ -191,6 +195,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The entries of a setting that is a list.
 fn listed(setting: &str) -> impl Iterator<Item = &str> {
     setting.split(',').map(str::trim).filter(|entry| !entry.is_empty())
+}
+
+fn date(seconds: i64) -> Option<String> {
+    jiff::Timestamp::from_second(seconds).map(|at| at.to_string()).ok()
 }
 
 fn now_s() -> u64 {

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::ask::encode;
 use super::request;
 use super::{
-    EngineIs, Fields, Refusal, Result, Shared, Usage, chat, listed, locked, model, model_of, object, render, token_list,
+    EngineIs, Fields, Refusal, Result, Shared, Usage, chat, date, listed, locked, model, model_of, object, render,
+    token_list,
 };
 use crate::engine::protocol::{Command, ModelInfo, Token};
 use crate::text::Specials;
@@ -67,9 +68,11 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
         // Anthropic's names.
         "type": "model",
         "display_name": info.name,
-        "created_at": jiff::Timestamp::from_second(shared.started.cast_signed()).map(|at| at.to_string()).ok(),
+        "created_at": date(shared.started.cast_signed()),
         "lifecycle": "active",
         "max_input_tokens": info.context_limit,
+        "allowed_fallback_models": null, "capabilities": null, "line": null, "max_tokens": null,
+        "deprecated_at": null, "retires_at": null,
     })
 }
 

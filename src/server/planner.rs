@@ -12,7 +12,6 @@ use crossbeam_channel::Sender;
 
 use super::keep::{Fresh, FreshState};
 use super::{Prompt, Refusal, Result, Shared};
-use crate::core::grouped;
 use crate::engine::protocol::{Cancel, CheckpointImage, ModelInfo, RowSource, RowsFault};
 use crate::runtime::path::Path;
 use crate::runtime::segments::{self, Step};
@@ -41,11 +40,17 @@ pub(super) struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// `tokens`: the prompt's length, as text.
-fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
-    let field = prompt.field;
-    let message = format!("{field}: the prompt has {tokens} tokens, the context holds {}", grouped(limit));
-    Refusal { code: "context_length_exceeded", ..Refusal::field(field, message) }
+/// Tokens up to which a prompt that is too long is counted, for clients that read the number.
+const MOST_COUNTED: u64 = 1 << 20;
+
+/// In the words at which clients shorten the conversation. `least`: "at least " if the count ended early.
+fn too_long(prompt: &Prompt, least: &str, tokens: u64, limit: u64) -> Refusal {
+    let message = format!(
+        "This model's maximum context length is {limit} tokens. However, your messages resulted in {least}{tokens} tokens. \
+         Shorten them, or start the server with a larger context (--ctx, model.max_context)."
+    );
+    let anthropic = Some(format!("prompt is too long: {tokens} tokens > {limit} maximum"));
+    Refusal { code: "context_length_exceeded", anthropic, ..Refusal::field(prompt.field, message) }
 }
 
 fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
@@ -76,7 +81,7 @@ fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan> {
     let steps = steps(shared, wanted, &base)?;
     let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
     if total >= limit {
-        return Err(too_long(prompt, &grouped(total), limit));
+        return Err(too_long(prompt, "", total, limit));
     }
     if steps.last().is_none_or(|s| s.prompt.is_empty()) {
         let field = prompt.field;
@@ -94,10 +99,10 @@ fn steps(shared: &Shared, wanted: &Wanted, base: &Path) -> Result<Vec<Step>> {
         let (text_start, text_end) = (base.text_bytes(), rendered.text.len());
         return Ok(vec![Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None }]);
     }
-    let most = usize::try_from(limit).unwrap_or(usize::MAX);
-    let halt = Halt { stop: &|| wanted.cancel.is_cancelled(), most };
+    let most = limit.max(MOST_COUNTED);
+    let halt = Halt { stop: &|| wanted.cancel.is_cancelled(), most: usize::try_from(most).unwrap_or(usize::MAX) };
     segments::steps(&shared.renderer, shared.options.piece, rendered, base, &halt).map_err(|e| match e {
-        TextError::TooLong { .. } => too_long(prompt, &format!("more than {}", grouped(limit)), limit),
+        TextError::TooLong { .. } => too_long(prompt, "at least ", most + 1, limit),
         TextError::Stopped => Refusal::gone(),
         other => Refusal::internal(other.to_string()),
     })

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use serde_json::{Value, json};
 
+use super::tools::{FORM, add, described};
 use super::turns::without_billing;
 use super::{Call, Fields, Refusal, Result, Shared, Tools, Turn};
 use crate::core::transcript::MessageId;
@@ -163,23 +164,14 @@ fn one_system_text(turns: &mut Vec<Turn>) {
 /// Shows the functions to the model, through the template or as a description in the system text. Earlier calls are
 /// shown even if the request allows no further ones.
 pub(super) fn show(tools: &Tools, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
-    let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
-    if !tools.may_be_called() && !called {
-        return Vec::new();
-    }
-    let shown = if tools.may_be_called() { tools.list.as_slice() } else { &[] };
+    let first = tools.first();
     if takes_tools(renderer) {
-        return shown.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+        return first.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
     }
-    if !shown.is_empty() {
-        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
-        shown.iter().for_each(|tool| text.push_str(&format!("{}\n", json!(tool))));
-        text.push_str(
-            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
-             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
-        );
+    if !first.is_empty() {
+        let text = described("You may call these functions.", first, FORM);
         match turns.first_mut().filter(|t| t.role == ChatRole::System) {
-            Some(system) => system.text = format!("{}\n\n{text}", system.text),
+            Some(system) => add(&mut system.text, &text),
             None => turns.insert(0, Turn::new(ChatRole::System, text)),
         }
     }

@@ -32,6 +32,8 @@ pub(super) struct Refusal {
     pub param: Option<String>,
     /// A sentence with the cause and the remedy.
     pub message: String,
+    /// In place of the message in Anthropic's form: words that its clients search for.
+    pub anthropic: Option<String>,
 }
 
 /// The API of a request: each has its own form of errors.
@@ -43,14 +45,14 @@ pub(super) enum Family {
 
 impl Family {
     pub(super) fn of(path: &str, headers: &HeaderMap) -> Family {
-        let is_anthropic = path.starts_with("/v1/messages") || headers.contains_key("anthropic-version");
+        let is_anthropic = path.starts_with("/v1/messages") || headers.contains_key(super::VERSION);
         if is_anthropic { Family::Anthropic } else { Family::OpenAi }
     }
 }
 
 impl Refusal {
     pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, param: None, message: message.into() }
+        Refusal { status, code, param: None, message: message.into(), anthropic: None }
     }
 
     pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
@@ -105,16 +107,19 @@ impl Refusal {
                 }
             }),
             Family::Anthropic => {
-                let message = match &self.param {
-                    Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message),
-                    _ => self.message.clone(),
+                let message = match (&self.anthropic, &self.param) {
+                    (Some(message), _) => message.clone(),
+                    (None, Some(param)) if !self.message.contains(param.as_str()) => {
+                        format!("{param}: {}", self.message)
+                    }
+                    (None, _) => self.message.clone(),
                 };
                 let message = clipped(&message);
                 let mut error = json!({ "type": kind, "message": message });
                 if self.code == THREAD {
                     error["details"] = json!({ "error_code": THREAD, "unsupported": [self.param] });
                 }
-                json!({ "type": "error", "error": error })
+                json!({ "type": "error", "error": error, "request_id": null })
             }
         }
     }
@@ -128,6 +133,10 @@ impl Refusal {
         let headers = response.headers_mut();
         if self.status == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // Some clients repeat a request whatever its status.
+        if (400..500).contains(&self.status) && !matches!(self.status, 408 | 409 | 429) {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         if matches!(self.status, 429 | 503) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -14,7 +14,7 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on, post};
 use glob::{MatchOptions, Pattern};
@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
 
-use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, listed, locked};
+use super::{EngineIs, Fields, Owner, Refusal, Result, Shared, VERSION, listed, locked};
 use crate::engine::protocol::{Cancel, ModelInfo, Token};
 use crate::text::surrogates;
 
@@ -54,16 +54,17 @@ pub(super) fn posted(read: fn(&Shared, Fields) -> Result<Value>) -> MethodRouter
     })
 }
 
-/// A path that looks something up by an id and the query string, which has words and numbers without escapes; on a
-/// thread of its own, since that may read the disk.
+/// A path that looks something up by an id and the query string, which has words and numbers without escapes, and
+/// [`VERSION`] if it is a header; on a thread of its own, since that may read the disk.
 pub(super) fn by_id(
     method: MethodFilter,
     look: fn(&Shared, &str, Fields) -> Result<Value>,
 ) -> MethodRouter<Arc<Shared>> {
-    on(method, async move |State(shared): State<Arc<Shared>>, id: Result<Path<String>, PathRejection>, uri: Uri| {
+    on(method, async move |shared: State<Arc<Shared>>, id: Result<Path<String>, PathRejection>, request: Request| {
         let not_utf8 = "the path is not UTF-8 once its codes of % are resolved";
         let Path(id) = id.map_err(|_| Refusal::new(400, "invalid_url", not_utf8))?;
-        let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let pairs = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let pairs = pairs.chain(request.headers().contains_key(VERSION).then_some((VERSION, "")));
         let query = Fields::of(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect(), "")?;
         blocking(move || look(&shared, &id, query).map(|value| object(&value))).await
     })

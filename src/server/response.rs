@@ -341,7 +341,7 @@ impl Form for Events {
             self.end(choice, "incomplete", out);
         }
         let mut response = self.sent.response(Status::Failed, choice, None);
-        response["error"] = json!({ "code": refusal.code, "message": refusal.message });
+        response["error"] = json!({ "code": "server_error", "message": refusal.message });
         self.report(out, "response.failed", json!({ "response": response }));
         data_done(out);
     }
@@ -384,6 +384,22 @@ mod tests {
         let done = sent.response(Status::Completed, Some(&thinking), None);
         assert_eq!((done["output"].as_array().unwrap().len(), &done["output"][1]["type"]), (2, &json!("message")));
         assert_eq!(sent.response(Status::Completed, None, None)["completed_at"], done["completed_at"]);
+    }
+
+    #[test]
+    fn a_failed_response_has_a_published_code() {
+        let sent = Sent {
+            id: "resp_1".into(),
+            created: 7,
+            completed: Arc::default(),
+            model: "m".into(),
+            repeated: json!({}),
+            unique: "1".into(),
+            tools: Arc::default(),
+        };
+        let mut out = String::new();
+        Events::new(sent).failed(&Refusal::broke_off(), &Collected::new(1), &mut out);
+        assert!(out.contains("\"code\":\"server_error\""), "{out}");
     }
 
     #[test]

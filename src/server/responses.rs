@@ -8,11 +8,11 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::choice::called;
 use super::params::params;
 use super::request;
 use super::response::{Events, given, repeated, usage};
-use super::tools::called;
-use super::turns::{arguments, message};
+use super::turns::{Offer, arguments, message};
 use super::{
     Call, Choice, Conversation, Fields, Format, Received, Record, Records, Result, Sent, Shared, Thinking, Tools, Turn,
     collect, content, count, format_of, fresh_id, kind, leave_out, model_of, most_tokens, now_s, object, own_data,
@@ -34,12 +34,14 @@ fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<
             return fields.done().and_then(|()| item(records, named, turns));
         }
         None | Some("message") => return message(fields, turns),
-        Some(of @ ("function_call" | "custom_tool_call")) => {
+        Some(of @ ("function_call" | "custom_tool_call" | "shell_call" | "local_shell_call" | "apply_patch_call")) => {
             let id = fields.text("call_id")?.unwrap_or_default();
-            let name = called(&mut fields)?.unwrap_or_default();
+            // The tools of clients have no name.
+            let name = called(&mut fields)?.unwrap_or_else(|| of.trim_end_matches("_call").to_owned());
             let arguments = match of {
                 "function_call" => arguments(&fields.text("arguments")?.unwrap_or_default()),
-                _ => json!({ "input": fields.text("input")?.unwrap_or_default() }),
+                "custom_tool_call" => json!({ "input": fields.text("input")?.unwrap_or_default() }),
+                _ => fields.take("action").or(fields.take("operation")).unwrap_or_else(|| json!({})),
             };
             if turns.last().is_none_or(|turn| turn.role != ChatRole::Assistant) {
                 turns.push(Turn::new(ChatRole::Assistant, ""));
@@ -48,9 +50,27 @@ fn item(records: &Records, mut fields: Fields, turns: &mut Vec<Turn>) -> Result<
                 turn.calls.push(Call::new(id, name, arguments));
             }
         }
-        Some("function_call_output" | "custom_tool_call_output") => {
+        Some("shell_call_output") => {
+            let output = fields.need("output")?.to_string();
+            turns.push(Turn { call_id: fields.text("call_id")?, ..Turn::new(ChatRole::Tool, output) });
+        }
+        Some(
+            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "apply_patch_call_output",
+        ) => {
             let output = content(&mut fields, "output", ChatRole::Tool)?;
-            turns.push(Turn { call_id: fields.text("call_id")?, ..output });
+            turns.push(Turn { call_id: fields.text("call_id")?.or(Some(id)), ..output });
+        }
+        Some("additional_tools" | "tool_search_output") => {
+            let place = fields.name("tools");
+            let tools = fields.list("tools")?.unwrap_or_default().into_iter();
+            let tools = tools.map(|tool| json!({ "type": "tool_definition", "definition": tool }));
+            let offers = tools.map(|tool| Offer { place: place.clone(), tool, removed: false }).collect();
+            turns.push(Turn { offers, ..Turn::new(ChatRole::System, "") });
+            fields.ignore(&["role", "call_id", "execution"]);
+        }
+        Some("compaction_trigger") => {
+            let what = "is compaction_trigger: send the other items to POST /v1/responses/compact";
+            return Err(fields.wrong("type", what).unsupported());
         }
         // Thoughts of an earlier answer: the template drops them.
         Some("reasoning") => fields.ignore(&["summary", "content", "encrypted_content"]),
@@ -120,10 +140,18 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
     let most = most_tokens(&mut fields, &["max_output_tokens", "max_completion_tokens", "max_tokens"], 1)?;
     let params = params(shared, &mut fields, "stop", most)?;
     let thinking = Thinking::of_field(shared, &mut fields, "reasoning")?;
-    let tools = Tools::read(&mut fields, "parameters")?;
+    let (parent, earlier) = match fields.text("previous_response_id")? {
+        None => (None, Vec::new()),
+        Some(id) => {
+            own_data()?;
+            let (at, turns) = shared.records.find(&id, "previous_response_id")?;
+            (Some(at), turns)
+        }
+    };
+    let mut turns: Vec<Turn> = instructions.into_iter().chain(earlier).chain(input.iter().cloned()).collect();
+    let tools = Tools::read(&mut fields, "parameters", &mut turns)?;
     let format = text(&mut fields)?;
     let store = fields.truth("store")?.unwrap_or(true);
-    let previous = fields.text("previous_response_id")?;
     noted(&mut fields)?;
     include(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
@@ -132,15 +160,6 @@ pub(super) fn read(shared: &Shared, mut fields: Fields) -> Result<(Received, Eve
     fields.refuse("top_logprobs", |v| v == 0)?;
     fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
     fields.done_for_answer()?;
-    let (parent, earlier) = match previous {
-        None => (None, Vec::new()),
-        Some(id) => {
-            own_data()?;
-            let (at, turns) = shared.records.find(&id, "previous_response_id")?;
-            (Some(at), turns)
-        }
-    };
-    let turns = instructions.into_iter().chain(earlier).chain(input.iter().cloned()).collect();
     let message = shared.options.store.new_message_id(None);
     let sent = Sent {
         id: Records::id(message),

@@ -2,19 +2,27 @@
 //!
 //! The tools of a namespace become separate functions, named `NAMESPACE__NAME` to the model; a custom tool, which
 //! takes free text, turns into a function with one text. Tools that the server would have to run are left out.
+//!
+//! A deferred function, and one that a later turn adds, is described in the text of the turn that offers it, so that the
+//! text before it stays as it was.
 
 use std::collections::HashSet;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Call, Calls, Fields, Refusal, Result, kind, leave_out};
+use super::choice::{Choice, choice_named, choice_of, in_namespace};
+use super::turns::Offer;
+use super::{Call, Calls, Fields, Refusal, Result, Turn, kind, leave_out};
 use crate::text::grammar::Grammar;
 use crate::text::references::each;
 
 /// The field of the schema in Anthropic's functions.
 pub(super) const ANTHROPIC: &str = "input_schema";
 const MOST_FUNCTIONS: usize = 256;
+/// For templates without functions.
+pub(super) const FORM: &str = "A call is written as JSON between two marks, and its result is then told to you:\n\
+                    <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>";
 
 /// Serialized as the model reads it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,19 +39,19 @@ pub(super) struct Tool {
     /// Its namespace, and its name there.
     #[serde(skip)]
     listed: Option<(String, String)>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Choice {
-    /// Names of the functions that the model may call; `None`: all.
-    allowed: Option<Vec<String>>,
-    must: bool,
+    /// The system text describes it.
+    #[serde(skip)]
+    first: bool,
+    /// It may be called after the last turn.
+    #[serde(skip)]
+    open: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tools {
-    pub list: Vec<Tool>,
-    choice: Choice,
+    /// Of several with one name, the last one counts.
+    list: Vec<Tool>,
+    pub choice: Choice,
     pub one_call: bool,
     /// The request used `functions`: an answer has one `function_call`.
     pub legacy: bool,
@@ -64,9 +72,10 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool> {
     let strict = fields.truth("strict")?;
     // The model calls functions directly, not from a program that it writes.
     fields.refuse("allowed_callers", |v| v.as_array().is_some_and(|by| by.contains(&json!("direct"))))?;
-    fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming", "output_schema"]);
+    fields.ignore(&["cache_control", "input_examples", "eager_input_streaming", "output_schema"]);
+    let first = !fields.on("defer_loading")?;
     fields.done()?;
-    Ok(Tool { name, description, parameters, strict, custom: false, listed: None })
+    Ok(Tool { name, description, parameters, strict, custom: false, listed: None, first, open: first })
 }
 
 /// Reads a custom tool. The model sees its grammar, but the server does not enforce it.
@@ -90,17 +99,6 @@ fn custom(mut fields: Fields) -> Result<Tool> {
         "additionalProperties": false,
     });
     Ok(tool)
-}
-
-/// The model's name of the function that an object names, with its namespace if it has one.
-pub(super) fn called(fields: &mut Fields) -> Result<Option<String>> {
-    let (name, namespace) = (fields.text("name")?, fields.text("namespace")?);
-    Ok(name.map(|name| namespace.map_or(name.clone(), |namespace| in_namespace(&namespace, &name))))
-}
-
-fn in_namespace(namespace: &str, name: &str) -> String {
-    let gap = if namespace.is_empty() || namespace.ends_with("__") { "" } else { "__" };
-    format!("{namespace}{gap}{name}")
 }
 
 /// Reads an entry of a list of tools; one that is left out adds none. `schema`: the field of a plain function's schema.
@@ -161,61 +159,55 @@ fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result
     }
 }
 
-fn choice_named(word: &str) -> Option<Choice> {
-    Some(match word {
-        "auto" => Choice::default(),
-        "none" => Choice { allowed: Some(Vec::new()), must: false },
-        "any" | "required" => Choice { allowed: None, must: true },
-        _ => return None,
-    })
+/// Functions in words, for a template without them.
+pub(super) fn described<'a>(begin: &str, tools: impl IntoIterator<Item = &'a Tool>, end: &str) -> String {
+    let lines: String = tools.into_iter().map(|tool| format!("{}\n", json!(tool))).collect();
+    format!("{begin} They are described by JSON schemas:\n<tools>\n{lines}</tools>\n{end}")
 }
 
-/// `left`: names and types of tools that are left out.
-fn choice_of(mut inner: Fields, left: &[Value]) -> Result<Choice> {
-    let of = inner.text("type")?.unwrap_or_default();
-    if of == "allowed_tools" {
-        let mut allowed = inner.below("allowed_tools")?;
-        let must = match allowed.text("mode")?.as_deref() {
-            None | Some("auto") => false,
-            Some("required") => true,
-            Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
-        };
-        let (left, offered): (Vec<_>, Vec<_>) =
-            allowed.objects("tools")?.into_iter().partition(|tool| is_left(tool, left));
-        let names = offered.into_iter().map(named).filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()?;
-        // If it names left-out tools alone, no function may be called.
-        if names.is_empty() && left.is_empty() {
-            return Err(allowed.wrong("tools", "names no function"));
+/// Adds what the turns offer and takes away what they withdraw.
+fn offers(list: &mut Vec<Tool>, schema: &'static str, turns: &mut [Turn]) -> Result<()> {
+    let form = if list.iter().any(|tool| tool.first) { "" } else { FORM };
+    for turn in turns {
+        let mut added = Vec::new();
+        for Offer { place, tool, removed } in std::mem::take(&mut turn.offers) {
+            let mut tool = Fields::of(tool, &place)?;
+            let (of, name) = (tool.need_text("type")?, tool.text("name")?.unwrap_or_default());
+            match (of.as_str(), list.iter().rev().find(|tool| tool.name == name)) {
+                ("tool_definition", _) if !removed => entry(tool.need_object("definition")?, schema, &mut added)?,
+                ("tool_reference", _) if removed => {
+                    added.retain(|tool| tool.name != name);
+                    list.iter_mut().filter(|tool| tool.name == name).for_each(|tool| tool.open = false);
+                    add(&mut turn.text, &format!("The function {name} may no longer be called."));
+                }
+                ("tool_reference", Some(known)) => added.extend(Some(known.clone()).filter(|tool| !tool.open)),
+                _ if leave_out(&tool.name(&of)) => {}
+                _ => return Err(tool.wrong("type", format!("is {of}: it must define or name a function"))),
+            }
         }
-        return allowed.done().map(|()| Choice { must: must && !names.is_empty(), allowed: Some(names) });
+        if !added.is_empty() {
+            add(&mut turn.text, described("You may call these functions from here on.", &added, form).trim_end());
+        }
+        for mut tool in added {
+            list.iter_mut().filter(|old| old.name == tool.name).for_each(|old| old.open = false);
+            (tool.first, tool.open) = (false, true);
+            list.push(tool);
+        }
     }
-    let choice = match (of.as_str(), named(inner)?) {
-        ("function" | "tool" | "custom" | "", Some(name)) => Some(Choice { allowed: Some(vec![name]), must: true }),
-        (word, None) => choice_named(word),
-        (_, Some(_)) => None,
-    };
-    let what = "tool_choice must be auto, none, any, allowed_tools, or name a function";
-    choice.ok_or_else(|| Refusal::field("tool_choice", what))
+    Ok(())
 }
 
-/// Whether an object names a tool that is left out: by its name, or by its type if it has none.
-fn is_left(named: &Fields, left: &[Value]) -> bool {
-    let name = named.peek("name").or(named.peek("type"));
-    name.is_some_and(|name| left.contains(&name)) && leave_out("tool_choice")
-}
-
-/// The function that an object names, next to `type` or below `function` or `custom`.
-fn named(mut fields: Fields) -> Result<Option<String>> {
-    fields.ignore(&["type"]);
-    let mut fields = fields.below("function")?.below("custom")?;
-    let name = called(&mut fields)?;
-    fields.done().map(|()| name)
+/// Adds a paragraph.
+pub(super) fn add(text: &mut String, more: &str) {
+    let gap = if text.is_empty() { "" } else { "\n\n" };
+    text.push_str(&format!("{gap}{more}"));
 }
 
 /// The model's name of a function; a tool in a namespace also matches its short name.
 fn flat(name: &str, list: &[Tool]) -> Option<String> {
     let listed = |tool: &&Tool| tool.listed.as_ref().is_some_and(|(_, own)| own == name);
-    let tool = list.iter().find(|tool| tool.name == name).or_else(|| list.iter().find(listed));
+    let open = || list.iter().filter(|tool| tool.open);
+    let tool = open().find(|tool| tool.name == name).or_else(|| open().find(listed));
     tool.map(|tool| tool.name.clone())
 }
 
@@ -225,12 +217,18 @@ pub(super) fn custom_input(call: &Call) -> String {
 
 impl Tools {
     /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any API; `schema`: the field of a function's schema.
-    pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools> {
+    /// Writes into the turns what they offer.
+    pub(super) fn read(fields: &mut Fields, schema: &'static str, turns: &mut [Turn]) -> Result<Tools> {
         let (mut list, left) = list(fields, "tools", schema)?;
+        // Where the server would have to search for deferred functions, none waits.
+        if left.iter().any(|name| name.as_str().is_some_and(|name| name.starts_with("tool_search"))) {
+            list.iter_mut().for_each(|tool| (tool.first, tool.open) = (true, true));
+        }
         let legacy = list.is_empty() && fields.has("functions");
         if legacy {
             (list, _) = self::list(fields, "functions", schema)?;
         }
+        offers(&mut list, schema, turns)?;
         let mut one_call = fields.truth("parallel_tool_calls")? == Some(false) || legacy;
         let field = if legacy { "function_call" } else { "tool_choice" };
         let mut choice = match fields.take(field) {
@@ -242,14 +240,13 @@ impl Tools {
                 one_call |= inner.on("disable_parallel_tool_use")?;
                 match legacy {
                     true => Choice { allowed: Some(vec![inner.need_text("name")?]), must: true },
-                    false if is_left(&inner, &left) => Choice::default(),
                     false => choice_of(inner, &left)?,
                 }
             }
             Some(other) => return Err(fields.wrong(field, format!("is {}", kind(&other)))),
         };
-        let missing = || fields.wrong(field, "asks for a function that is not in tools");
-        if choice.must && list.is_empty() {
+        let missing = || fields.wrong(field, "asks for a tool that is not in tools, left out, or deferred until named");
+        if choice.must && !list.iter().any(|tool| tool.open) {
             return Err(missing());
         }
         for name in choice.allowed.iter_mut().flatten() {
@@ -259,12 +256,12 @@ impl Tools {
     }
 
     pub(super) fn is_custom(&self, name: &str) -> bool {
-        self.list.iter().any(|tool| tool.name == name && tool.custom)
+        self.list.iter().rev().find(|tool| tool.name == name).is_some_and(|tool| tool.custom)
     }
 
     /// The namespace of a function, and its name there.
     pub(super) fn listed(&self, name: &str) -> Option<&(String, String)> {
-        self.list.iter().find(|tool| tool.name == name)?.listed.as_ref()
+        self.list.iter().rev().find(|tool| tool.name == name)?.listed.as_ref()
     }
 
     /// The functions and the choice, in the form of a response.
@@ -293,14 +290,23 @@ impl Tools {
         (self.list.iter().map(one).collect(), choice)
     }
 
+    fn open(&self) -> impl Iterator<Item = &Tool> {
+        self.list.iter().filter(|tool| tool.open)
+    }
+
     pub(super) fn may_be_called(&self) -> bool {
-        !self.list.is_empty() && self.choice.allowed != Some(Vec::new())
+        self.open().next().is_some() && self.choice.allowed != Some(Vec::new())
+    }
+
+    /// The functions of the system text: later turns do not change them.
+    pub(super) fn first(&self) -> Vec<&Tool> {
+        self.list.iter().filter(|tool| tool.first && self.choice.allowed != Some(Vec::new())).collect()
     }
 
     /// The functions of which the answer must call one; `None` if no call is required.
     fn forced(&self) -> Option<Vec<&Tool>> {
         let allowed = |t: &&Tool| self.choice.allowed.as_ref().is_none_or(|names| names.contains(&t.name));
-        self.choice.must.then(|| self.list.iter().filter(allowed).collect())
+        self.choice.must.then(|| self.open().filter(allowed).collect())
     }
 
     /// The grammar of an answer with a required call: the call alone, as JSON.
@@ -338,7 +344,10 @@ impl Tools {
     }
 
     pub(super) fn calls(&self) -> Option<Calls> {
-        self.may_be_called().then(|| Calls::new(self.choice.must, self.choice.allowed.clone()))
+        let open = || self.open().map(|tool| tool.name.clone()).collect();
+        let closed = self.list.iter().any(|tool| !tool.open);
+        let only = self.choice.allowed.clone().or_else(|| closed.then(open));
+        self.may_be_called().then(|| Calls::new(self.choice.must, only))
     }
 }
 

@@ -25,7 +25,7 @@ fn tools(choice: Value) -> Result<Tools, Refusal> {
     });
     let function = json!({ "name": "weather", "description": "Weather.", "parameters": parameters });
     let body = json!({ "tools": [{ "type": "function", "function": function }], "tool_choice": choice });
-    Tools::read(&mut Fields::of(body, "")?, "parameters")
+    Tools::read(&mut Fields::of(body, "")?, "parameters", &mut [])
 }
 
 const RELEASED: &str = include_str!("../../tests/templates/released.jinja");
@@ -113,7 +113,7 @@ fn arguments_are_an_object_whatever_their_schema_leaves_open() {
     ] {
         let function = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
         let body = json!({ "tools": [function], "tool_choice": "required" });
-        let tools = Tools::read(&mut Fields::of(body, "").unwrap(), "parameters").unwrap();
+        let tools = Tools::read(&mut Fields::of(body, "").unwrap(), "parameters", &mut []).unwrap();
         let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
         let allowed = |arguments: &str| {
             let mut masked = (constraint.0)(&[]);
@@ -153,7 +153,7 @@ fn a_schema_of_a_function_refers_to_its_own_parts() {
             name => json!({ "type": "function", "function": { "name": name } }),
         };
         let body = json!({ "tools": of, "tool_choice": choice });
-        let tools = Tools::read(&mut Fields::of(body, "").unwrap(), "parameters").unwrap();
+        let tools = Tools::read(&mut Fields::of(body, "").unwrap(), "parameters", &mut []).unwrap();
         let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
         let mut masked = (constraint.0)(&[]);
         tokenizer.encode_after(text, Before::Text).unwrap().into_iter().all(|token| {

@@ -1,29 +1,17 @@
 //! Turns of a conversation, and reading the messages of any API into them: roles, texts, documents, calls, results.
 
-use std::time::{Duration, Instant};
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
-use super::request::current;
-use super::{Fields, Refusal, Result, kind, leave_out, locked};
-use crate::config::settings::LoadConfig;
-use crate::core::{counted, plain_words};
+use super::files::sent;
+use super::{Fields, Refusal, Result, kind, leave_out};
 use crate::runtime::render::safe_name;
-use crate::text::sources::{self, Cause, Problem, Remark, SourceError, SourceOptions};
-use crate::text::{ChatMessage, ChatRole, decode};
+use crate::text::{ChatMessage, ChatRole};
 
-const PDF: &str = "application/pdf";
-/// Seconds and text for all PDFs of a request.
-const PDFS_S: u64 = 120;
-const PDFS_MIB: u64 = 32;
-/// Those that are read at a time, in all requests.
-static READERS: Semaphore = Semaphore::const_new(2);
+/// Types of the parts of a message, for an error.
+const KNOWN: &str = "'text', 'thinking', 'document', 'search_result', 'tool_use', 'tool_result', 'tool_reference'";
 /// The name of a document without one.
-const UNNAMED: &str = "document.txt";
+const UNNAMED: &str = "document";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
@@ -72,7 +60,17 @@ fn whole_zeros(value: &mut Value) {
     }
 }
 
+/// A function that the model may call from a turn on, or no longer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    /// Its place in the request, for errors.
+    pub place: String,
+    /// A `tool_definition` or a `tool_reference` of Anthropic's API.
+    pub tool: Value,
+    pub removed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Turn {
     pub role: ChatRole,
     pub text: String,
@@ -85,11 +83,13 @@ pub(super) struct Turn {
     pub call_id: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<Offer>,
 }
 
 impl Turn {
     pub(super) fn new(role: ChatRole, text: impl Into<String>) -> Turn {
-        Turn { role, text: text.into(), thinking: String::new(), calls: Vec::new(), call_id: None, files: Vec::new() }
+        Turn { role, text: text.into(), ..Turn::default() }
     }
 }
 
@@ -124,8 +124,8 @@ pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<()> {
         }
         None => return Err(fields.wrong("role", "is missing")),
     };
-    // An answer may consist of calls alone, and a result may be empty.
-    if matches!(role, ChatRole::System | ChatRole::User) {
+    // An answer may consist of calls alone, a result may be empty, and a system message may change the effort alone.
+    if role == ChatRole::User || role == ChatRole::System && !fields.has("output_config") {
         fields.require("content")?;
     }
     turns.push(Turn::new(role, ""));
@@ -143,7 +143,8 @@ pub(super) fn message(mut fields: Fields, turns: &mut Vec<Turn>) -> Result<()> {
     if let Some(turn) = turns.last_mut().filter(|_| role == ChatRole::Tool) {
         turn.call_id = fields.text("tool_call_id")?;
     }
-    fields.ignore(&["name", "phase"]);
+    turns.pop_if(|turn| *turn == Turn::new(ChatRole::System, ""));
+    fields.ignore(&["name", "phase", "output_config"]);
     fields.done()
 }
 
@@ -209,8 +210,16 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
             let name = fields.text("title")?.or(source).unwrap_or_default();
             turn.text.push_str(&named_text(&name, &content(&mut fields, "content", ChatRole::System)?.text));
         }
-        // Names a function that the request has in full.
-        ("tool_reference", ChatRole::Tool) => turn.text.push_str(&fields.text("tool_name")?.unwrap_or_default()),
+        ("tool_reference", ChatRole::Tool) => {
+            let name = fields.need_text("tool_name")?;
+            turn.text.push_str(&name);
+            let tool = json!({ "type": of, "name": name });
+            turn.offers.push(Offer { place: fields.name("tool_name"), tool, removed: false });
+        }
+        ("tool_addition" | "tool_removal", ChatRole::System) => {
+            let (place, tool) = (fields.name("tool"), fields.need("tool")?);
+            turn.offers.push(Offer { place, tool, removed: of == "tool_removal" });
+        }
         ("tool_result", ChatRole::User) => {
             let call_id = fields.text("tool_use_id")?;
             let result = content(&mut fields, "content", ChatRole::Tool)?;
@@ -221,12 +230,21 @@ fn part(mut fields: Fields, role: ChatRole, turns: &mut Vec<Turn>) -> Result<()>
         }
         // Of tools that another server has run.
         (other, ChatRole::Assistant) if !other.is_empty() && leave_out(&fields.name(other)) => return Ok(()),
-        (other, _) => {
-            let what = if other.is_empty() { "nothing" } else { other };
-            return Err(fields.wrong("type", format!("is {what}: this model reads text only")));
-        }
+        (other, _) => return Err(unreadable(&fields, other)),
     }
     fields.done()
+}
+
+/// Refuses a part of the type `of`.
+fn unreadable(fields: &Fields, of: &str) -> Refusal {
+    if ["image", "audio", "video"].iter().any(|media| of.contains(media)) {
+        return fields.wrong("type", format!("is {of}: this model reads text only"));
+    }
+    // By these words, Anthropic's clients find out that they must send the message without the part.
+    let place = fields.name("").replace('[', ".").replace(']', "");
+    let found = format!("Input tag '{of}' found using 'type' does not match any of the expected tags: {KNOWN}");
+    let anthropic = Some(format!("{}: {found}", place.trim_end_matches('.')));
+    Refusal { anthropic, ..fields.wrong("type", format!("is {of:?}, which is not known in this place")) }
 }
 
 fn file_id(fields: &mut Fields) -> Result<String> {
@@ -285,64 +303,6 @@ fn document(fields: &mut Fields, turn: &mut Turn) -> Result<()> {
     };
     turn.text.push_str(&named_text(name, &text));
     source.done()
-}
-
-/// The text of a file in base64, by its media type: text, or a PDF. `field` holds it.
-fn sent(name: &str, media: &str, data: &str, field: &str) -> Result<String> {
-    if media != PDF && !media.starts_with("text/") {
-        let what = "only text and PDF can be sent. Add the file to the library (sala-chat library add FILE) and name it as in docs/serve.md";
-        return Err(Refusal::field(field, format!("{field} is {media}: {what}")));
-    }
-    let wrong = |what: String| Refusal::field(field, format!("{field}: {name} {what}"));
-    let bytes = STANDARD.decode(data.replace(char::is_whitespace, "")).ok();
-    if media == PDF {
-        return pdf(name, &bytes.ok_or_else(|| wrong("is not base64".into()))?, wrong);
-    }
-    let decoded = bytes.and_then(|bytes| decode(bytes, false).ok());
-    decoded.map(|decoded| decoded.text).ok_or_else(|| wrong("is not text in base64".into()))
-}
-
-/// The text of a PDF, by the reader of `/load`. Unreadable pages are named in the log. `wrong` refuses its content.
-fn pdf(name: &str, bytes: &[u8], wrong: impl Fn(String) -> Refusal) -> Result<String> {
-    let context = current();
-    let mut left = locked(&context.pdfs);
-    let (end, room) = left.get_or_insert_with(|| (Instant::now() + Duration::from_secs(PDFS_S), PDFS_MIB << 20));
-    let time = || end.saturating_duration_since(Instant::now());
-    let beyond = || wrong(format!("is too much: a request's PDFs may take {PDFS_S} s and have {PDFS_MIB} MiB of text"));
-    let fault = |why: String| Refusal::internal(format!("{name} cannot be read here: {why}"));
-    let _turn = loop {
-        match READERS.try_acquire() {
-            _ if time().is_zero() || context.ended.is_cancelled() => return Err(beyond()),
-            Ok(turn) => break turn,
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let folder = tempfile::tempdir().map_err(|e| fault(plain_words(&e)))?;
-    let file = folder.path().join("document.pdf");
-    std::fs::write(&file, bytes).map_err(|e| fault(plain_words(&e)))?;
-    let (reader, all) = (context.program.clone(), SourceOptions::new(&LoadConfig::default()));
-    let options = SourceOptions { reader, max_file_bytes: *room, convert_time: time(), ..all };
-    let unread = |problem: Problem| match problem {
-        Problem::NoTextLayer { pages } => {
-            wrong(format!("has {}, and no text on them (perhaps a scan)", counted(pages as u64, "page")))
-        }
-        Problem::NeedsConverter { .. } => wrong("is no PDF".to_owned()),
-        Problem::Io(reason) | Problem::Document { reason, cause: Cause::Start, .. } => fault(reason),
-        Problem::TooLarge { .. } | Problem::Document { cause: Cause::Size, .. } => beyond(),
-        Problem::Document { .. } if time().is_zero() => beyond(),
-        Problem::Document { reason, .. } => wrong(format!("cannot be read: {reason}")),
-        other => wrong(format!("cannot be read: {other}")),
-    };
-    let read = sources::gather(&[file.display().to_string()], &options, &context.ended).map_err(|e| match e {
-        SourceError::File { problem, .. } => unread(problem),
-        other => wrong(format!("cannot be read: {other}")),
-    });
-    let document = read?.documents.pop().ok_or_else(|| wrong("is empty".into()))?;
-    *room = room.saturating_sub(document.text.len() as u64);
-    if let Some(Remark::Missing(what)) = document.note {
-        tracing::warn!("{name:?}, sent as a PDF: {what}");
-    }
-    Ok(document.text)
 }
 
 fn call(mut fields: Fields) -> Result<Call> {

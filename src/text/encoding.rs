@@ -104,7 +104,7 @@ fn mostly_utf8(bytes: &[u8]) -> bool {
         left -= chunk.valid().len() + invalid.len();
         // The end of the text may be inside a character. A single byte there is one of many encodings.
         let is_cut = left == 0 && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none());
-        broken += usize::from(!invalid.is_empty() && !(is_cut && whole + invalid.len() > 1));
+        broken += usize::from(!(invalid.is_empty() || is_cut && whole + invalid.len() > 1));
     }
     whole >= 2 * broken
 }

@@ -315,7 +315,7 @@ fn html_keeps_headings_lists_tables_and_no_script() {
     let page = "<!doctype html><html><head><meta charset=utf-8><title>T &amp; t</title><style>p { x: y }</style>\
         <script>if (a < b) { alert('</p>') }</script></head><body><h1>One\n  <em>two</em></h1><p>a&nbsp;b &lt;c&gt;<br>d\
         <ul><li><p>x</p><li>y<ul><li>z</ul></ul><table><tr><th>k<th>v<tr><td><p>1</p><td>2</table>\
-        <pre>  keep\n    this</pre><svg><text>no</text></svg><noscript>no</noscript><img alt='a ship'> end";
+        <pre>  keep\n    this</pre><svg><metadata>no</metadata></svg><noscript>no</noscript><img alt='a ship'> end";
     let text = html::page(page.as_bytes().to_vec()).text;
     assert_eq!(
         text,
@@ -351,7 +351,10 @@ fn word_open_document_and_epub_files_are_text_and_headings() {
         r#"<w:styles><w:style w:styleId="berschrift2"><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style></w:styles>"#;
     let notes = "<w:footnotes><w:footnote><w:p><w:r><w:t>a note</w:t></w:r></w:p></w:footnote></w:footnotes>";
     let docx = [("word/document.xml", document), ("word/styles.xml", styles), ("word/footnotes.xml", notes)];
-    assert_eq!(office::text(archive(&docx)).unwrap(), "## Head\n\none & two!\tx\na | b\nc\n\na note\n");
+    assert_eq!(
+        office::text(archive(&docx)).unwrap(),
+        "## Head\n\none & two!\tx\na | b\nc\n\n[word/footnotes.xml]\na note\n"
+    );
 
     let content = "<office:text><text:tracked-changes><text:p>gone</text:p></text:tracked-changes>
         <text:h text:outline-level=\"1\">Head</text:h><text:p>one<text:s/>two<text:line-break/>three</text:p>
@@ -384,7 +387,7 @@ fn word_open_document_and_epub_files_are_text_and_headings() {
 }
 
 fn mail_text(mail: &[u8]) -> String {
-    mail::text(mail.to_vec()).unwrap().text
+    mail::text(mail.to_vec(), 0).unwrap().text
 }
 
 #[test]
@@ -422,7 +425,8 @@ fn a_mail_that_is_cut_off_keeps_its_text_and_other_mails_are_named() {
     let data = "Content-Type: application/octet-stream\r\n\r\nx";
     let forwarded = format!("{head}\r\n\r\nSee below.\r\n--B\r\n{inner}\r\n--B\r\n{data}\r\n--B--\r\n");
     let text = mail_text(forwarded.as_bytes());
-    assert_eq!(text, "Subject: t\n\nSee below.\n\n[attachment: Minutes]\n[attachment: without a name]");
+    let inner = "[attachment: Minutes]\nSubject: Minutes\n\nWe met.\n";
+    assert_eq!(text, format!("Subject: t\n\nSee below.\n\n{inner}\n[attachment: without a name]"));
 }
 
 #[test]
@@ -441,13 +445,22 @@ fn what_of_an_archive_cannot_be_read_is_named_and_the_rest_is_text() {
     assert_eq!(refused, "no chapter of the book can be read: it is damaged or encrypted");
 
     let numbered = "<w:document><w:body><w:p><w:r><w:t>Moved</w:t></w:r></w:p></w:body></w:document>";
-    assert_eq!(office::text(archive(&[("word/document2.xml", numbered)])).unwrap(), "Moved\n");
+    let relations = |main: &str| format!("<r><Relationship Type='x/officeDocument' Target='{main}'/></r>");
+    for (main, named) in
+        [("word/document2.xml", "word/document2.xml"), ("a\\B.xml", "/A/b.xml"), ("a/b.xml", "a/b.xml")]
+    {
+        let parts = [("_rels/.rels", &*relations(named)), ("word/documentTemplate.xml", ""), (main, numbered)];
+        assert_eq!(office::text(archive(&parts)).unwrap(), "Moved\n", "{main}");
+    }
     let other = numbered.replace("Moved", "Other");
     let parts = [("word/documentTemplate.xml", ""), ("word/document2.xml", &other), ("word/document.xml", numbered)];
-    assert_eq!(office::text(archive(&parts)).unwrap(), "Moved\n");
-    let parts = [("word/document.xml", numbered), ("word/styles.xml", "\0"), ("word/footnotes.xml", "\0")];
+    assert_eq!(office::text(archive(&parts)).unwrap(), "Moved\n\n[word/document2.xml]\nOther\n");
+    let parts = [("word/document.xml", numbered), ("word/styles.xml", ""), ("word/footnotes.xml", "\0")];
     let text = office::text(archive(&parts)).unwrap();
-    assert_eq!(text, "Moved\n\n[word/footnotes.xml in it is not text, or encrypted]\n");
+    let named = "[word/footnotes.xml]\n[word/footnotes.xml in it is not text, or encrypted]";
+    assert_eq!(text, format!("Moved\n\n{named}\n"));
+    let sheet = [("_rels/.rels", &*relations("xl/workbook.xml")), ("xl/workbook.xml", "<v>0</v>")];
+    assert!(office::text(archive(&sheet)).unwrap_err().contains("no text document"));
     let spaces = "<o><text:p>a<text:s text:c='3'/>b<text:s text:c='999999999'/>c</text:p></o>";
     let text = office::text(archive(&[("content.xml", spaces)])).unwrap();
     assert!(text.starts_with("a   b ") && text.len() < 300, "{text}");
@@ -493,12 +506,12 @@ fn moved_text_is_read_once_and_fractions_and_readings_are_kept_apart() {
     let word = format!(
         "<w:document><w:p><w:moveFrom>{0}</w:moveFrom></w:p><w:p><w:moveTo>{0}</w:moveTo></w:p><w:p><m:f><m:num><m:r><m:t>1</m:t>\
          </m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f></w:p><w:p><w:ruby><w:rt>{1}</w:rt><w:rubyBase>{2}</w:rubyBase>\
-         </w:ruby></w:p></w:document>",
+         </w:ruby>{1}</w:p></w:document>",
         run("moved"),
         run("かん"),
         run("漢")
     );
-    assert_eq!(office::text(archive(&[("word/document.xml", &word)])).unwrap(), "moved\n\n1/2\n\n漢\n");
+    assert_eq!(office::text(archive(&[("word/document.xml", &word)])).unwrap(), "moved\n\n1/2\n\n漢(かん)かん\n");
 }
 
 #[test]
@@ -508,12 +521,12 @@ fn mail_of_unclear_encoding_and_mail_with_a_blank_part_is_read() {
     let blank = format!("{head}{}{}--C--\r\n", part("plain", "\r\n"), part("html", "<p>only here</p>"));
     assert_eq!(mail_text(blank.as_bytes()), "Subject: h\n\nonly here\n");
     let latin = b"Subject: Gr\xfc\xdfe\r\n\r\nraw 8bit Gr\xfc\xdfe\r\n";
-    let read = mail::text(latin.to_vec()).unwrap();
+    let read = mail::text(latin.to_vec(), 0).unwrap();
     assert_eq!((read.text.as_str(), read.guessed), ("Subject: Grüße\n\nraw 8bit Grüße\n", Some("windows-1252")));
     let (gbk, _, _) = encoding_rs::GBK.encode("灯塔在海边，晚上很亮，为船只指引方向。");
     for charset in ["", "; charset=x-none"] {
         let mail = [format!("Subject: x\r\nContent-Type: text/plain{charset}\r\n\r\n").as_bytes(), &gbk].concat();
-        let read = mail::text(mail).unwrap();
+        let read = mail::text(mail, 0).unwrap();
         assert_eq!(
             (read.text.lines().last(), read.guessed),
             (Some("灯塔在海边，晚上很亮，为船只指引方向。"), Some("GBK"))
@@ -535,4 +548,143 @@ fn notebooks_as_python_writes_them_and_other_forms_of_results_are_read() {
     let package = "<package><item id='a' href='a.xhtml'/><itemref idref='a'/></package>";
     let empty = office::text(archive(&[("META-INF/container.xml", container), ("p.opf", package)])).unwrap_err();
     assert!(empty.starts_with("no chapter of the book can be read"), "{empty}");
+}
+
+#[test]
+fn a_notebook_shows_an_object_in_its_richest_form() {
+    let shown = |data: &str| {
+        let cells = format!("{{\"cells\":[{{\"cell_type\":\"code\",\"outputs\":[{{\"data\":{data}}}]}}]}}");
+        notebook::text(cells.into_bytes())
+    };
+    for (data, text) in [
+        (r#"{"text/plain":"<a.b.Markdown object>","text/markdown":"**m**","text/html":"<p>h</p>"}"#, "**m**"),
+        (r#"{"text/plain":"<a.b.Styler at 0x7f3a>","text/html":"<p>h</p>"}"#, "h"),
+        (r#"{"text/plain":"<a.b.JSON object>","application/json":{"k":1}}"#, r#"{"k":1}"#),
+        (r#"{"text/plain":"<a.b.C at 0x7f3a>","image/png":"AAAA"}"#, "<a.b.C at 0x7f3a>"),
+        (r#"{"text/plain":"2 at 0x7f","text/html":"<p>h</p>"}"#, "2 at 0x7f"),
+    ] {
+        assert_eq!(shown(data), format!("```\n{text}\n```\n"), "{data}");
+    }
+}
+
+#[test]
+fn every_kind_of_text_in_a_mail_is_read_and_mails_within_it() {
+    for kind in ["text/markdown", "text/calendar; method=REQUEST", "text", "text/x-new; charset=utf-8", "???"] {
+        let text = mail_text(format!("Subject: x\r\nContent-Type: {kind}\r\n\r\nthe words\r\n").as_bytes());
+        assert_eq!(text, "Subject: x\n\nthe words\n", "{kind}");
+    }
+    let part = |head: &str, text: &str| format!("--B\r\n{head}\r\n\r\n{text}\r\n");
+    let mixed = |kind: &str, parts: &str| {
+        format!("Subject: t\r\nContent-Type: multipart/{kind}; boundary=B\r\n\r\n{parts}--B--\r\n")
+    };
+    let attached = "Content-Type: text/x-a\r\nContent-Disposition: attachment; filename=n.txt";
+    let parts = [
+        part(attached, "far"),
+        part("Content-Type: text/css", "p {}"),
+        part("Content-Type: message/delivery-status", "near"),
+    ];
+    let text = mail_text(mixed("report", &parts.concat()).as_bytes());
+    assert_eq!(text, "Subject: t\n\nnear\n\n[attachment: n.txt]\n[attachment: without a name]");
+    let parts = "--B\r\n\r\nSubject: one\r\n\r\nfirst\r\n--B\r\n\r\nSubject: two\r\n\r\nsecond\r\n";
+    let text = mail_text(mixed("digest", parts).as_bytes());
+    let [one, two] = ["[attachment: one]\nSubject: one\n\nfirst\n", "[attachment: two]\nSubject: two\n\nsecond\n"];
+    assert_eq!(text, format!("Subject: t\n\n{one}\n{two}"));
+    let nested = "Content-Type: message/rfc822\r\n\r\n".repeat(200);
+    assert!(mail_text(format!("{nested}Subject: deep\r\n\r\ntext").as_bytes()).len() < 1000);
+}
+
+#[test]
+fn a_page_keeps_formulas_readings_pictures_of_text_and_numbers_of_lists() {
+    let inner = "<mfrac><mn>1</mn><mrow><mn>2</mn></mrow></mfrac>";
+    for (page, text) in [
+        (
+            format!("<math><mfrac><mrow><mi>a</mi>{inner}</mrow><mi>b</mi></mfrac><annotation>x</annotation></math>"),
+            "a1/2/b",
+        ),
+        ("<ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>に".into(), "東(とう)京(きょう)に"),
+        ("<ruby>漢<rp>（</rp><rt>かん</rt><rp>）</rp></ruby>字".into(), "漢(かん)字"),
+        ("<svg><style>no</style><text>one</text><text>two</text></svg>".into(), "one\ntwo"),
+        ("<div><template shadowrootmode=open><p>shown</p></template><template>no</template></div>".into(), "shown"),
+        ("<ol start=5><li>a<ul><li>b</ul><li>c<li value=9>d</ol><li>e".into(), "5. a\n\n- b\n\n6. c\n9. d\n\n- e"),
+    ] {
+        assert_eq!(html::text(&page, html::Form::Html), format!("{text}\n"), "{page}");
+    }
+}
+
+#[test]
+fn other_parts_of_a_word_file_are_read_or_named() {
+    let paragraph = |text: &str| format!("<w:p><w:r><w:t>{text}</w:t></w:r></w:p>");
+    let chart = "<c:chart><c:strCache><c:pt><c:v>A</c:v></c:pt><c:pt><c:v>B</c:v></c:pt></c:strCache><c:numCache><c:v>1</c:v>\
+        </c:numCache></c:chart>";
+    let parts = [
+        ("word/document.xml", &*paragraph("main")),
+        ("Word\\header1.xml", &paragraph("head")),
+        ("word/comments.xml", &paragraph("remark")),
+        ("word/glossary/document.xml", &paragraph("block")),
+        ("word/afchunk.htm", "<p>page</p>"),
+        ("word/afchunk.mht", "Content-Type: text/html\n\n<p>saved</p>"),
+        ("word/charts/chart1.xml", chart),
+        ("word/diagrams/data1.xml", "<dgm:pt><dgm:t><a:p><a:r><a:t>box</a:t></a:r></a:p></dgm:t></dgm:pt>"),
+        ("word/damaged.xml", "<w:p><w:r><w:t>part</w:t></w:r></w:p><!-- "),
+        ("word/embeddings/a.xlsx", "PK\0"),
+        ("word/settings.xml", "<w:settings/>"),
+        ("word/media/image1.png", "\0"),
+    ];
+    let text = office::text(archive(&parts)).unwrap();
+    let expected = "main\n\n[Word\\header1.xml]\nhead\n\n[word/comments.xml]\nremark\n\n[word/afchunk.htm]\npage\n\n\
+        [word/afchunk.mht]\nsaved\n\n[word/charts/chart1.xml]\nA | B\n1\n\n[word/diagrams/data1.xml]\nbox\n\n";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("part\n[its XML is damaged") && text.contains("a.xlsx in it is not text"), "{text}");
+    assert!(!text.contains("settings") && !text.contains("png"), "{text}");
+}
+
+#[test]
+fn signs_choices_and_earlier_formats_of_word_are_read_as_they_look() {
+    let symbol = |font: &str, code: &str| format!("<w:sym w:font='{font}' w:char='{code}'/>");
+    let [known, letter, other] = [symbol("Symbol", "F0B3"), symbol("Symbol", "F061"), symbol("Wingdings", "F0FE")];
+    for (xml, text) in [
+        (format!("<w:r>{known}{letter}<w:ptab/>{other}</w:r>"), "≥α\t\u{fffd}[Wingdings F0FE]"),
+        ("<m:rad><m:deg><m:t>3</m:t></m:deg><m:e><m:t>8</m:t></m:e></m:rad>".into(), "3√(8)"),
+        ("<m:nary><m:naryPr><m:chr m:val='∑'/></m:naryPr><m:e><m:t>x</m:t></m:e></m:nary>".into(), "∑x"),
+        ("<m:nary><m:naryPr/><m:e><m:t>x</m:t></m:e></m:nary>".into(), "∫x"),
+        (
+            "<w:ddList><w:result w:val='1'/><w:listEntry w:val='red'/><w:listEntry w:val='blue'/></w:ddList>".into(),
+            "blue",
+        ),
+        ("<w:ddList><w:listEntry w:val='red'/><w:listEntry w:val='blue'/></w:ddList>".into(), "red"),
+        ("<w:pPr><w:pPrChange><w:numPr/></w:pPrChange></w:pPr><w:r><w:t>plain</w:t></w:r>".into(), "plain"),
+    ] {
+        let document = archive(&[("word/document.xml", &format!("<w:document><w:p>{xml}</w:p></w:document>"))]);
+        assert_eq!(office::text(document).unwrap(), format!("{text}\n"), "{xml}");
+    }
+}
+
+#[test]
+fn headers_and_formulas_of_open_document_are_read() {
+    let content = "<o><text:p>so <draw:object xlink:href='./Object 1'/> holds</text:p></o>";
+    let styles = "<style:header><text:p>head</text:p></style:header>";
+    let formula =
+        "<math><semantics><mfrac><mi>a</mi><mi>b</mi></mfrac><annotation>{a} over {b}</annotation></semantics></math>";
+    let parts = [("content.xml", content), ("styles.xml", styles), ("Object 1/content.xml", formula)];
+    let text = office::text(archive(&parts)).unwrap();
+    assert_eq!(text, "so [./Object 1] holds\n\n[styles.xml]\nhead\n\n[Object 1/content.xml]\na/b\n");
+}
+
+#[test]
+fn a_chapter_is_found_by_every_form_of_its_name() {
+    let container = "<container><rootfiles><rootfile full-path='b/p.opf'/></rootfiles></container>";
+    for (href, name) in [
+        ("a%20b.xhtml", "b/a b.xhtml"),
+        ("a%20b.xhtml", "b/a%20b.xhtml"),
+        ("A.xhtml", "b/a.xhtml"),
+        ("/b/a.xhtml", "b/a.xhtml"),
+        ("t\\a.xhtml", "b/t/a.xhtml"),
+        ("t/a.xhtml#x", "b\\t\\a.xhtml"),
+        ("a.svg", "b/a.svg"),
+    ] {
+        let package = format!("<package><item id='a' href='{href}'/><itemref idref='a'/></package>");
+        let book =
+            [("META-INF/container.xml", container), ("b/p.opf", &package), (name, "<svg><text>found</text></svg>")];
+        assert_eq!(office::text(archive(&book)).unwrap(), "found\n", "{href}: {name}");
+    }
 }

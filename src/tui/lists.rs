@@ -272,7 +272,7 @@ impl ListView {
     }
 
     pub(super) fn draw(&self, app: &App, painter: &mut Painter<'_>, area: Rect) {
-        let below = rows::below(app, self, area);
+        let below = rows::below(self, area);
         // With the footer.
         let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height);
         let top = Rect { height: area.height.saturating_sub(height), ..area };

@@ -4,9 +4,10 @@ use super::entry::grouped;
 use super::looked::named;
 use crate::core::sanitize::sanitize_line;
 use crate::core::transcript::Sources;
-use crate::runtime::protocol::{ContextMap, Place, Request, Stretch};
+use crate::runtime::protocol::{ContextMap, Place, Request};
 
 const LOOKED: f64 = 0.01;
+
 fn block_tokens(map: &ContextMap) -> u64 {
     u64::from(map.block_tokens.max(64))
 }
@@ -82,6 +83,7 @@ pub fn sentences(map: &ContextMap) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::core::transcript::Passage;
+    use crate::runtime::protocol::Stretch;
 
     fn map() -> ContextMap {
         let stretch = |from, to, place, number, name: &str| Stretch { from, to, place, number, name: name.into() };

@@ -33,12 +33,12 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
         return epub(&mut archive, &container);
     }
     let mut main = "word/document.xml".to_owned();
-    let relations = part(&mut archive, "_rels/.rels")?.unwrap_or_default();
     let is_main = |tag: &BytesStart<'_>| attribute(tag, "Type").is_some_and(|kind| kind.ends_with("/officeDocument"));
-    walk(&relations, |node| match node {
-        Node::Start("Relationship", tag) if is_main(tag) => main = inside("", &attribute(tag, "Target").unwrap_or_default()),
+    walk(&part(&mut archive, "_rels/.rels").ok().flatten().unwrap_or_default(), |node| match node {
+        Node::Start("Relationship", tag) if is_main(tag) => main = attribute(tag, "Target").unwrap_or_default(),
         _ => {}
     })?;
+    let main = inside("", &main);
     let is_word = !main.starts_with("xl/") && !main.starts_with("ppt/") && part(&mut archive, &main)?.is_some();
     let main = if is_word { main } else { "content.xml".to_owned() };
     let content = part(&mut archive, &main)?.ok_or("the zip file holds no text document")?;
@@ -56,13 +56,13 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
         let text = text.unwrap_or_else(|why| format!("[{why}]"));
         if !text.trim().is_empty() {
             out.block();
-            out.verbatim(&format!("[{name}]\n{}", text.trim_end()));
+            out.verbatim(&format!("[{name}]\n{}", text.trim()));
         }
     }
     Ok(out.finish())
 }
 
-/// Text of a part beside the main one.
+/// Text of a part that is not the main one.
 fn other(path: &str, text: String, styles: Option<&HashMap<String, usize>>) -> String {
     match path.rsplit('.').next().unwrap_or_default() {
         "htm" | "html" => html::text(&text, html::Form::Html),

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::protocol::ThinkMode;
 use crate::text::thoughts;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatRole {
     System,
+    #[default]
     User,
     Assistant,
     Tool,

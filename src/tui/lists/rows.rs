@@ -7,7 +7,7 @@ use super::super::entry::{clock, date, grouped};
 use super::super::palette::{ROLES, ThemeRow};
 use super::super::rows::{Face, Role, Row, Span};
 use super::super::wrap::wrap_text;
-use super::super::{App, fan_out, map};
+use super::super::{App, fan_out};
 use super::{HelpRow, Item, Kind, ListView, SettingRow};
 use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
@@ -69,7 +69,7 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
     }
 }
 
-pub(super) fn below(app: &App, view: &ListView, area: Rect) -> Vec<Row> {
+pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
     let cells = usize::from(area.width).saturating_sub(4);
     let about = |text: String| {
         let mut rows = wrap_text(&text, Role::Dim, cells);

@@ -309,6 +309,10 @@ fn a_prompt_too_long_for_the_server_has_its_own_code() {
     }
 }
 
+/// The words of `sala-chat serve`.
+const OWN: &str = "This model's maximum context length is 2000 tokens. However, your messages resulted in 3001 tokens. \
+                   Shorten them, or start the server with a larger context (--ctx, model.max_context).";
+
 #[test]
 fn a_prompt_too_long_in_other_words_is_not_sent_again() {
     let home = tempfile::tempdir().unwrap();
@@ -318,6 +322,8 @@ fn a_prompt_too_long_in_other_words_is_not_sent_again() {
         ("422 Odd", json!({"error": "`inputs` must have less than 4095 `input` tokens", "error_type": "x"}), "4095"),
         ("503 Odd", json!({"error": {"message": "no", "type": "exceed_context_size_error"}}), "no (exceed"),
         ("200 OK", json!({"error": {"message": "no", "code": "context_length_exceeded"}}), "no (context"),
+        ("400 Bad Request", json!({"error": {"message": OWN, "code": "context_length_exceeded"}}), "resulted in 3001"),
+        ("400 Bad Request", json!({"error": {"message": "prompt is too long: 5 tokens > 4 maximum"}}), "5 tokens > 4"),
     ];
     let kind = "content-type: application/json\r\n";
     let replies = bodies.iter().map(|(status, body, _)| reply(status, kind, &body.to_string()));

@@ -100,22 +100,20 @@ fn server_side_tools_are_dropped_and_namespaced_ones_work() {
     let ask = json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": "Hi" }], "tools": of_anthropic });
     let reply = server.post(MESSAGES, &ask);
     assert_eq!(header(&reply, "x-sala-ignored").unwrap(), "tools[].web_search_20250305", "{}", reply.body);
-    // A choice of a tool that is left out is left out too.
+    // A tool that is left out cannot be forced.
     let choice = json!({ "type": "tool", "name": "web_search", "disable_parallel_tool_use": true });
     let reply = server.post(MESSAGES, &with(ask, "tool_choice", choice));
-    assert_eq!(
-        (reply.status, header(&reply, "x-sala-ignored").unwrap().as_str()),
-        (200, "tool_choice, tools[].web_search_20250305")
-    );
+    assert!(reply.status == 400 && reply.body.contains("left out"), "{}", reply.body);
     let ask = json!({ "input": "hi", "tools": tools, "tool_choice": { "type": "web_search" } });
-    let reply = server.post(RESPONSES, &ask);
-    assert_eq!((reply.status, &reply.json()["tool_choice"]), (200, &json!("auto")), "{}", reply.body);
-    assert!(header(&reply, "x-sala-ignored").unwrap().starts_with("tool_choice, tools[]"), "{}", reply.head);
+    assert_eq!(server.post(RESPONSES, &ask).error().2, "tool_choice");
+    let search = json!({ "type": "function", "function": { "name": "web_search" } });
+    let chat = with(with(question("hi"), "tools", json!([{ "type": "web_search" }])), "tool_choice", search);
+    assert_eq!(server.post(CHAT, &chat).error().2, "tool_choice");
     for choice in [json!({ "type": "file_search" }), json!({ "type": "function", "name": "web" })] {
         let reply = server.post(RESPONSES, &with(ask.clone(), "tool_choice", choice));
         assert_eq!(reply.error().2, "tool_choice", "{}", reply.body);
     }
-    // So is one among the allowed tools; the others may be called.
+    // One among the allowed tools is left out too; the others may be called.
     let allowed = |mode: &str, names: Value| {
         let choice = json!({ "type": "allowed_tools", "mode": mode, "tools": names });
         server.post(RESPONSES, &with(ask.clone(), "tool_choice", choice))
@@ -127,6 +125,7 @@ fn server_side_tools_are_dropped_and_namespaced_ones_work() {
     assert!(header(&reply, "x-sala-ignored").unwrap().starts_with("tool_choice, tools[]"), "{}", reply.head);
     let reply = allowed("auto", json!([{ "type": "web_search" }]));
     assert_eq!((reply.status, &reply.json()["tool_choice"]), (200, &json!("none")), "{}", reply.body);
+    assert_eq!(allowed("required", json!([{ "type": "web_search" }])).error().2, "tool_choice.tools");
     for names in [json!([]), json!([{ "type": "file_search" }]), json!([{ "type": "function", "name": "web" }])] {
         assert_eq!(allowed("auto", names).status, 400);
     }

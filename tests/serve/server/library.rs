@@ -46,11 +46,23 @@ fn a_document_is_named_by_its_id_and_not_read_again() {
         let number = |field: &str| file[field].as_u64().unwrap_or_else(|| panic!("{field}: {file}"));
         assert!((2_340..2_340 + 400).contains(&number("bytes")), "{file}");
         assert!(
-            number("state_bytes") > 0 && number("used_at") > 1_700_000_000 && file["created_at"].is_null(),
+            number("state_bytes") > 0 && number("used_at") > 1_700_000_000 && file["created_at"] == file["used_at"],
             "{file}"
         );
         let id = &file["id"];
-        assert_eq!(server.get(&format!("/v1/files/{}", id.as_str().unwrap())).json(), *file);
+        let path = format!("/v1/files/{}", id.as_str().unwrap());
+        assert_eq!(server.get(&path).json(), *file);
+        // Anthropic's form has a date, and other names.
+        let get = |path: &str| {
+            let head = "host: localhost\r\nanthropic-version: 2023-06-01\r\nconnection: close";
+            server.raw(&format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n")).json()
+        };
+        let of_anthropic = get(&path);
+        assert!(of_anthropic["created_at"].as_str().is_some_and(|at| at.ends_with('Z')), "{of_anthropic}");
+        let names = ["type", "mime_type", "size_bytes"].map(|name| of_anthropic[name].clone());
+        assert_eq!(names, [json!("file"), json!("text/plain"), file["bytes"].clone()]);
+        let listed = get("/v1/files");
+        assert_eq!(listed["data"][0], of_anthropic);
         let first = server.post(CHAT, &about(id, "When?")).json();
         let (prompt, cached) = counts(&first);
         assert!(cached > 500 && prompt - cached < 60, "{cached} of {prompt}, system text {system:?}");

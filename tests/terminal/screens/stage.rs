@@ -295,7 +295,6 @@ pub fn context_map() -> ContextMap {
             stretch(581_330, 585_442, Place::Document, 3, "notes.md"),
             stretch(585_442, 612_204, Place::Turn, 4, "Who tells Pierre that"),
         ],
-        used: 612_204,
         block_tokens: 64,
         looked: looked().blocks,
         passages: looked().passages,
