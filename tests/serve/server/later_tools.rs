@@ -95,8 +95,8 @@ fn a_deferred_function_is_read_where_a_result_refers_to_it() {
     };
     let (search, all) = (definition("ToolSearch"), [definition("ToolSearch"), deferred("rain"), deferred("snow")]);
     let count = |body: &Value| server.post("/v1/messages/count_tokens", body).json()["input_tokens"].clone();
-    assert_eq!(count(&ask(&[user("Hi")], &all)), count(&ask(&[user("Hi")], &[search.clone()])));
-    answered(&server.post(MESSAGES, &ask(&[user("Hi")], &[search.clone()])));
+    assert_eq!(count(&ask(&[user("Hi")], &all)), count(&ask(&[user("Hi")], std::slice::from_ref(&search))));
+    answered(&server.post(MESSAGES, &ask(&[user("Hi")], std::slice::from_ref(&search))));
     let messages = [user("Hi"), call, found("rain")];
     let (prefilled, _) = answered(&server.post(MESSAGES, &ask(&messages, &all)));
     assert!((20..300).contains(&prefilled), "{prefilled}");

@@ -213,7 +213,7 @@ fn the_panel_and_the_header_follow_the_tree() {
     let mut s = open(160, 50);
     let mut rows = timeline();
     rows[0].title = "a new turn".into();
-    s.notify(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new(), ..TreeView::default() }));
+    s.notify(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new() }));
     let screen = s.screen();
     assert!(screen.contains("branch 4/4") && screen.contains("a new turn"), "{screen}");
 }
