@@ -1,12 +1,12 @@
 """Writes text.txt: what `sala-chat model quantize --calibrate` reads when no documents are named.
 
-Every second document of assets/demo/docs9..23.txt with its slots filled, some of this repository's source and documentation, and
+Every second document of assets/training/docs9..23.txt with its slots filled, some of this repository's source and documentation, and
 Chinese (own.txt). About 120 KB, all of it written for this project. Run it in this folder; the result does not depend on when.
 """
 import random
 import re
 
-DEMO = "../demo/"
+DEMO = "../training/"
 MOST = 88_000
 dice = random.Random(5)
 FIRST = "Nora Ivan Mara Piet Selma Tarik Agnes Luca Hanne Omar".split()
@@ -81,7 +81,7 @@ for path, start, length in [
     ("../../docs/design.md", 0, 9_000),
     ("../../src/base/random.rs", 0, 1_600),
     ("../../sala/src/model/score.rs", 0, 4_500),
-    ("../demo/training/evaluate.py", 0, 6_000),
+    ("../training/evaluate.py", 0, 6_000),
 ]:
     text = open(path).read()[start : start + length]
     kept.append(text[: text.rfind("\n")].strip())

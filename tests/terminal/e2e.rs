@@ -597,9 +597,9 @@ fn the_model_speaks_the_truth_about_every_key() {
     let taught = || ACTIONS.iter().filter(|a| !unknown.contains(&a.1));
     let keys: Vec<(Key, &str)> = taught().flat_map(|a| a.2.iter().map(|k| (Key::parse(k).unwrap(), a.1))).collect();
     let questions: Vec<String> = keys.iter().map(|(key, _)| format!("What does {key} do?")).collect();
-    // What it was trained on is the table as it is: assets/demo/training/make_keys.py writes it.
+    // What it was trained on is the table as it is: assets/training/make_keys.py writes it.
     let trained: String = taught().map(|a| format!("{}\t{}\t{}\n", a.1, a.2.join(" "), a.3)).collect();
-    assert_eq!(std::fs::read_to_string("assets/demo/training/keys.txt").unwrap(), trained);
+    assert_eq!(std::fs::read_to_string("assets/training/keys.txt").unwrap(), trained);
     let bound = KeyTable::default();
     for ((key, action), answer) in keys.iter().zip(answers(&questions)) {
         // The nine keys of the sessions have one answer.

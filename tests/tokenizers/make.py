@@ -14,7 +14,7 @@ import pathlib
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE / "../.."
-TEXTS = ["README.md", "assets/demo/MODEL_CARD.md", "assets/demo/transcripts.md", "kernels/README.md"]
+TEXTS = ["README.md", "assets/demo/MODEL_CARD.md", "assets/training/transcripts.md", "kernels/README.md"]
 MERGES = 1200
 # Characters that are pieces of their own beside those of the texts; all others are bytes.
 MORE = "你好世界，。的是不了人我在有他这上们来到时大地为子中éüñößàç"

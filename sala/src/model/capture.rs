@@ -19,7 +19,7 @@
 //!
 //! The metadata has the layers of the auxiliary hidden states and the parameters of the final norm (`eps`,
 //! `logit_divisor`): a trainer without a norm of its own needs `rmsnorm(hidden_state) / logit_divisor`, which
-//! `assets/demo/training/captured.py` computes.
+//! `assets/training/captured.py` computes.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -2,7 +2,9 @@
 //! `assets/demo/MODEL_CARD.md` describes how the model was made.
 
 use super::Result;
+use super::format::Format;
 use super::tensors::{Embedded, Tensors};
+use crate::backend::internal;
 
 pub static DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
 pub static DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
@@ -35,5 +37,7 @@ pub static DEMO_FILES: [(&str, &[u8]); 6] = [
 
 /// `config.json` and weights of the built-in model's EAGLE-3 head.
 pub fn demo_draft() -> Result<(&'static str, Tensors)> {
-    Ok((DRAFT_CONFIG, Tensors::embedded(&[DRAFT_WEIGHTS])?))
+    let config =
+        serde_json::from_str(DRAFT_CONFIG).map_err(|_| internal("demo_draft", "a configuration that is not JSON"))?;
+    Ok((DRAFT_CONFIG, Tensors::embedded(&[DRAFT_WEIGHTS])?.in_format(Format::declared(&config, None))))
 }

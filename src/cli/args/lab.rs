@@ -136,7 +136,7 @@ pub enum DraftCommand {
     ///
     /// The model reads every document, answers a question about it, and what its layers held is written as
     /// sample-000001.safetensors and so on: input_ids, loss_mask, hidden_state, aux_hidden_state, as SpecForge's offline
-    /// EAGLE-3 training names them. assets/demo/training/captured.py makes that trainer's files of them, or trains the built-in
+    /// EAGLE-3 training names them. assets/training/captured.py makes that trainer's files of them, or trains the built-in
     /// model's head again. --max-tokens limits the answers.
     Capture {
         /// Texts: a folder, a file or a glob
