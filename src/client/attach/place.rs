@@ -179,6 +179,9 @@ pub fn find(place: &Place, wanted: &Loads) -> Result<Option<Link>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Shutdown;
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -219,7 +222,8 @@ mod tests {
         // After a kill the system closes lock and socket, and the files stay.
         let Held { place: _, _lock: lock } = &held;
         lock.unlock().unwrap();
-        drop(listener);
+        // Not by closing it: a child that another test forks just then holds it until it runs its program.
+        UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both).unwrap();
         std::mem::forget(held);
         assert!(place.socket().exists() && place.connect().unwrap().is_none());
         let (held, _listener) = place.take("127.0.0.1:2").unwrap().unwrap();
