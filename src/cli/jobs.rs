@@ -18,7 +18,7 @@ use crate::core::plain_words;
 use crate::core::sanitize::sanitize;
 use crate::tui::lists::fuzzy;
 use crate::tui::view::highlight::Highlighter;
-use crate::tui::{Effect, Event, FileRow};
+use crate::tui::{Effect, Event};
 
 const PATHS: usize = 200;
 
@@ -63,30 +63,16 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     let (folder, begun) = prefix.split_at(prefix.rfind('/').map_or(0, |at| at + 1));
     let path = if folder.is_empty() { PathBuf::from(".") } else { below_home(folder, home) };
     let wanted = |name: &str| name.starts_with(begun) && (begun.starts_with('.') || !name.starts_with('.'));
-    let rows = entries(&path, wanted).unwrap_or_default();
-    let mut found: Vec<String> = rows.into_iter().map(|row| format!("{folder}{}", row.name)).collect();
+    let name = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| wanted(name) && can_be_typed(name))?;
+        let slash = if std::fs::metadata(entry.path()).ok()?.is_dir() { "/" } else { "" };
+        Some(format!("{folder}{name}{slash}"))
+    };
+    let entries = std::fs::read_dir(path).into_iter().flatten();
+    let mut found: Vec<String> = entries.filter_map(Result::ok).filter_map(name).collect();
     found.sort();
     found.truncate(PATHS);
     found
-}
-
-/// The entries of a folder, folders first; the working folder for an empty path. Hidden ones are left out.
-pub fn list_folder(folder: &str) -> Result<Vec<FileRow>, String> {
-    let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
-    let rows = entries(path, |name| !name.starts_with('.'));
-    let mut rows = rows.map_err(|e| format!("{} cannot be listed: {}", path.display(), e.kind()))?;
-    rows.sort_by(|a, b| (a.bytes.is_some(), &a.name).cmp(&(b.bytes.is_some(), &b.name)));
-    Ok(rows)
-}
-
-fn entries(folder: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<FileRow>> {
-    let row = |entry: std::fs::DirEntry| {
-        let name = entry.file_name().into_string().ok().filter(|name| wanted(name) && can_be_typed(name))?;
-        let about = std::fs::metadata(entry.path()).ok()?;
-        let (slash, bytes) = if about.is_dir() { ("/", None) } else { ("", Some(about.len())) };
-        Some(FileRow { name: format!("{name}{slash}"), bytes })
-    };
-    Ok(std::fs::read_dir(folder)?.filter_map(Result::ok).filter_map(row).collect())
 }
 
 /// An input cannot hold a name that a terminal would obey; such a file is loaded with its folder, or by a pattern.

@@ -278,11 +278,10 @@ impl Plain {
                 let how = if self.looks_hidden { "not " } else { "" };
                 vec![Out::Line(format!("The passages behind answers are {how}shown."))]
             }
-            Outcome::Local(Local::Names(row)) => unmarked(&settings::page::names(row, "")),
-            Outcome::Local(Local::Files) => {
-                vec![Out::Line("/load: needs a file, folder or glob. Example: /load ~/notes.txt --as notes".into())]
+            Outcome::Local(Local::Complete(line)) => {
+                vec![Out::Line(format!("{}: needs a value. /help {command} says which.", line.trim_end()))]
             }
-            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
+            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys | Local::Split) => {
                 vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]
             }
         }

@@ -238,11 +238,9 @@ impl Loop {
                 };
                 Event::Copied(clipboard::copy(&mut out::screen(), &text, place))
             }
-            Effect::ListFolder(folder) => Event::Folder { found: jobs::list_folder(&folder), folder },
             Effect::FindPaths(paths) => Event::FoundPaths(jobs::existing(paths, self.app.config.home.as_deref())),
             Effect::Keep { key, value } => Event::Kept(config_cmd::keep(&self.app.config, key, &value)),
             Effect::Theme(name) => Event::Theme(Themes::of(&self.app.config).theme(&name)),
-            Effect::ListThemes => Event::Themes(Themes::of(&self.app.config).list()),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| left_to_children(|| jobs::edit(&text)))?;
                 let signals: Vec<i32> = self.signals.try_iter().collect();

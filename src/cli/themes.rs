@@ -8,7 +8,7 @@ use crate::config::settings::CODE_THEMES;
 use crate::core::{files, plain_words};
 use crate::text::near::nearest;
 use crate::tui::options::{ThemeName, UiConfig};
-use crate::tui::palette::{Palette, ThemeRow};
+use crate::tui::palette::Palette;
 use crate::tui::view::highlight;
 
 const THEME_BYTES: u64 = 1 << 20;
@@ -51,19 +51,6 @@ impl Themes {
         let wrong = |e: &dyn std::fmt::Display| format!("{}: not a code theme: {e}", path.display());
         let bytes = files::read(&path, THEME_BYTES).map_err(|e| wrong(&e))?;
         highlight::parse(&bytes).map_err(|e| wrong(&e))
-    }
-
-    pub fn list(&self) -> Vec<ThemeRow> {
-        let built_in = ThemeName::WORDS.iter().filter_map(|word| ThemeName::from_word(word)).map(|theme| ThemeRow {
-            name: theme.word().to_owned(),
-            origin: "built in".to_owned(),
-            palette: Ok(Palette::built_in(theme, self.light)),
-        });
-        let own = self.names().into_iter().filter_map(|name| {
-            let path = self.file(&name, "toml")?;
-            Some(ThemeRow { palette: read(&name, &path), origin: path.display().to_string(), name })
-        });
-        built_in.chain(own).collect()
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -130,10 +117,7 @@ mod tests {
         let gone = themes.theme("gone").unwrap_err();
         assert!(gone.ends_with("gone.toml: not found"), "{gone}");
         std::fs::remove_file(dir.path().join("gone.toml")).unwrap();
-        let rows = themes.list();
-        let names: Vec<&str> = rows.iter().map(|r| r.name.as_str()).collect();
-        assert_eq!(names, ["auto", "dark", "light", "plain", "broken", "sea"]);
-        assert!(rows[4].palette.is_err() && rows[5].palette.is_ok());
+        assert_eq!(themes.names(), ["broken", "sea"]);
         assert!(themes.code("small").is_ok() && themes.code("nord").is_ok());
         assert!(themes.code("nrod").unwrap_err().contains("did you mean nord?"));
         let bad = themes.code("bad").unwrap_err();

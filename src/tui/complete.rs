@@ -3,12 +3,12 @@
 
 use ratatui::layout::Rect;
 
+use super::acts::{HINT_MS, hint};
 use super::cells::{fit, width};
 use super::keys::{Code, Key};
 use super::lists::fuzzy;
 use super::mention::typed;
 use super::paint::Painter;
-use super::perform::submit;
 use super::rows::{Role, Span};
 use super::{App, Effect};
 use crate::config::commands::{COMMANDS, Command, Completes, escaped, find, unescaped};
@@ -206,8 +206,16 @@ pub(super) fn files(app: &mut App, query: &str, found: &[String]) {
     app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant, line });
 }
 
-pub(super) fn popup_key(app: &mut App, key: Key) -> bool {
-    let Some(popup) = &mut app.popup else { return false };
+/// What a key did to the popup.
+pub(super) enum Popped {
+    Nothing,
+    Changed,
+    /// The line is complete and is to be sent.
+    Submits,
+}
+
+pub(super) fn popup_key(app: &mut App, key: Key) -> Popped {
+    let Some(popup) = &mut app.popup else { return Popped::Nothing };
     let last = popup.candidates.len().saturating_sub(1);
     let go = |popup: &mut Popup, to: usize| (popup.selected, popup.meant) = (to, true);
     match key.code {
@@ -215,35 +223,38 @@ pub(super) fn popup_key(app: &mut App, key: Key) -> bool {
         Code::Up | Code::BackTab => go(popup, popup.selected.checked_sub(1).unwrap_or(last)),
         Code::Down => go(popup, if popup.selected >= last { 0 } else { popup.selected + 1 }),
         Code::Tab => take_candidate(app),
-        Code::Enter if !key.alt && !key.shift => enter(app),
-        _ => return false,
+        Code::Enter if !key.alt && !key.shift => return enter(app),
+        _ => return Popped::Nothing,
     }
-    true
+    Popped::Changed
 }
 
 /// Enter runs a highlighted command without required arguments and completes other candidates. A completely typed name
 /// is never replaced.
-fn enter(app: &mut App) {
-    let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.open.composer.text() != "/") else { return };
+fn enter(app: &mut App) -> Popped {
+    let Some(popup) = app.popup.as_ref().filter(|popup| popup.meant || app.open.composer.text() != "/") else {
+        return Popped::Changed;
+    };
     let naming = popup.from == 0;
     let typed = app.open.composer.text().get(popup.from..).unwrap_or_default();
     let exact = naming && popup.selected == 0 && find(typed.trim_start_matches('/')).is_some();
     let chosen = popup.candidates.get(popup.selected).filter(|c| popup.meant && !exact && c.text != typed);
     let Some(candidate) = chosen else {
         app.popup = None;
-        return submit(app);
+        return Popped::Submits;
     };
     let runs = naming && find(candidate.text.trim_start_matches('/')).is_some_and(Command::runs_alone);
     take_candidate(app);
-    if runs {
-        submit(app);
-    }
+    if runs { Popped::Submits } else { Popped::Changed }
 }
 
 fn take_candidate(app: &mut App) {
     let Some(popup) = app.popup.take() else { return };
     if let Some(c) = popup.candidates.get(popup.selected) {
         replace_word(app, popup.from, &c.text, true);
+        if c.text.ends_with('/') {
+            complete(app);
+        }
     }
 }
 
@@ -269,7 +280,7 @@ pub(super) fn complete(app: &mut App) {
 fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
     let shared = common(&candidates).to_owned();
     match candidates.as_slice() {
-        [] => {}
+        [] => hint(app, "Nothing to complete", HINT_MS),
         [_] => replace_word(app, from, &shared, true),
         _ => {
             if shared.len() > app.open.composer.cursor().saturating_sub(from) {

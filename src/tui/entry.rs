@@ -68,6 +68,8 @@ impl Default for Item {
 pub struct Entry {
     pub item: Item,
     pub number: u64,
+    /// The place among several answers to choose from, from 1; 0 for other entries.
+    pub choice: u64,
     pub progress: Progress,
     pub thoughts_open: Option<bool>,
     /// Work before the answer starts, such as `reading 32,088 tokens  24%`.
@@ -109,10 +111,6 @@ impl Entry {
 
     pub(super) fn is(&self, id: MessageId) -> bool {
         self.as_message().is_some_and(|m| m.id == id)
-    }
-
-    pub(super) fn body(&self) -> &[Row] {
-        self.body.rows()
     }
 
     pub fn delta(&mut self, thinking: bool, text: &str) {

@@ -1,17 +1,10 @@
 //! Events and effects: the interface between the state and the program around it.
 
 use super::keys::Key;
-use super::palette::{Palette, ThemeRow};
+use super::palette::Palette;
 use super::rows::Span;
 use crate::core::Exit;
 use crate::runtime::protocol::{Notice, Request};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileRow {
-    pub name: String,
-    /// `None` for a folder.
-    pub bytes: Option<u64>,
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -26,13 +19,11 @@ pub enum Event {
     Paths { prefix: String, found: Vec<String> },
     // Paths below the working folder, best first.
     Files { query: String, found: Vec<String> },
-    Folder { folder: String, found: Result<Vec<FileRow>, String> },
     FoundPaths(Vec<String>),
     Edited(Result<String, String>),
     Copied(Result<String, String>),
     Kept(Result<String, String>),
     Theme(Result<Palette, String>),
-    Themes(Vec<ThemeRow>),
     CodeTheme(Result<String, String>),
     Highlighted { lang: String, code: String, lines: Vec<Vec<Span>> },
     Tick,
@@ -50,13 +41,11 @@ pub enum Effect {
     Copy(String),
     ListPaths(String),
     ListFiles(String),
-    ListFolder(String),
     // Checks which of these paths exist; [`Event::FoundPaths`] follows before any other event.
     FindPaths(Vec<String>),
     Editor(String),
     Keep { key: &'static str, value: String },
     Theme(String),
-    ListThemes,
     CodeTheme(String),
     Highlight { lang: String, code: String },
     Suspend,

@@ -4,7 +4,7 @@ mod overlay;
 mod question;
 
 use super::acts::{hint, offer, refuse, send, stop, why_not_now};
-use super::complete::{complete, popup_key};
+use super::complete::{Popped, complete, popup_key};
 use super::help;
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::lists::{Item, Kind, ListView};
@@ -40,13 +40,12 @@ fn place_key(app: &mut App, key: Key) {
     if app.open.find.is_some() && super::find::key(app, key) {
         return;
     }
-    if app.popup.is_some() && popup_key(app, key) {
-        return;
+    match popup_key(app, key) {
+        Popped::Nothing => {}
+        Popped::Changed => return,
+        Popped::Submits => return submit(app),
     }
     if key == TAKE_UP && super::overlay::take_up(app) {
-        return;
-    }
-    if app.open.several.is_some() && super::several::key(app, key) {
         return;
     }
     let action = app.config.keys.action(key);

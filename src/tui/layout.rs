@@ -6,7 +6,7 @@ use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row, first_rows};
 use super::tour::Tour;
 use super::transcript::Scroll;
-use super::{App, entry, question};
+use super::{App, entry};
 use crate::runtime::protocol::{Level, SaveState};
 
 pub const MIN_SIZE: (u16, u16) = (30, 8);
@@ -36,8 +36,8 @@ pub struct Regions {
     pub composer: Rect,
     pub status: Rect,
     pub hint: Rect,
-    pub several: Rect,
-    pub below_question: u16,
+    /// Above banner, note and queue if there is room for all, else over them.
+    pub question: Rect,
     pub overlay: Rect,
     pub column_cells: usize,
 }
@@ -82,8 +82,7 @@ pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
         let look = entry::Look { cells, ..app.open.transcript.look() };
         return first_rows(entry::note_rows(Level::Error, why, look), NOTE_ROWS, cells);
     }
-    let hidden = app.activity.is_loading() || app.open.several.is_some();
-    let rows = if hidden { app.open.transcript.last_note(app.requests, cells) } else { Vec::new() };
+    let rows = if app.activity.is_loading() { app.open.transcript.last_note(app.requests, cells) } else { Vec::new() };
     first_rows(rows, NOTE_ROWS, cells)
 }
 
@@ -107,11 +106,11 @@ pub fn regions(app: &App) -> Regions {
     let (top, status) = if full { (2, 1) } else { (0, 0) };
     let below = composer + 2 + status;
     let body = height.saturating_sub(top + below);
-    let below_question = banner + note + queue;
-    let question = app.questions.front().filter(|_| app.open.several.is_some());
-    let question = question.map_or(0, |question| question::height(&question.rows(usize::from(width)), body));
+    let question = app.questions.front().map_or(0, |question| question.height(width).min(body));
+    let below_text = banner + note + queue;
+    let under_question = if app.overlay.is_some() { 0 } else { below_text.min(body - question) };
     let marker = u16::from(app.open.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
-    let transcript_rows = body.saturating_sub(below_question + marker);
+    let transcript_rows = body.saturating_sub(below_text + question + marker);
     let (column, x, other_x, heading) = match side {
         None => (left.min(app.config.ui.max_width).max(20), 0, 0, 0),
         Some(true) => (half.saturating_sub(1), 0, width - half, 1),
@@ -124,6 +123,7 @@ pub fn regions(app: &App) -> Regions {
         None => Default::default(),
         Some(_) => (text(other_x, body), above(other_x), Rect { x: half, y: top, width: 1, height: body }),
     };
+    let lower = top + body.saturating_sub(below_text);
     let own_width = |alone: u16| if side.is_some() { cells } else { alone };
     Regions {
         header: row(0, status),
@@ -135,15 +135,14 @@ pub fn regions(app: &App) -> Regions {
         between,
         panel: Rect { x: width - panel_cells, y: top, width: panel_cells, height: body },
         marker: Rect { x, y: top + transcript_rows, width: cells, height: marker },
-        banner: Rect { x, y: top + transcript_rows + marker, width: own_width(left), height: banner },
-        note: Rect { x, y: top + transcript_rows + marker + banner, width: own_width(left), height: note },
-        queue: Rect { x, y: top + transcript_rows + marker + banner + note, width: own_width(left), height: queue },
+        banner: Rect { x, y: lower, width: own_width(left), height: banner },
+        note: Rect { x, y: lower + banner, width: own_width(left), height: note },
+        queue: Rect { x, y: lower + banner + note, width: own_width(left), height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, status),
         hint: row(top + body + 1 + composer + status, 1),
-        several: row(top, body.saturating_sub(below_question + question)),
-        below_question,
+        question: row(top + body - under_question - question, question),
         overlay: row(top, body),
         column_cells: usize::from(cells),
     }

@@ -11,10 +11,8 @@ use ratatui::layout::{Position, Rect};
 
 use super::App;
 use super::cells::{ellipsis, width};
-use super::event::FileRow;
 use super::map::MapRow;
 use super::paint::Painter;
-use super::palette::ThemeRow;
 use super::rows::{Role, Span};
 use crate::runtime::protocol::{DocumentRow, FanOut, FanOutRow, SearchRow, SessionRow, TimelineRow};
 pub(super) use rows::lanes;
@@ -29,11 +27,9 @@ pub enum Kind {
     Documents,
     Map,
     Prompts,
-    Themes,
     Answers,
     Settings,
     Help,
-    Files,
 }
 
 impl Kind {
@@ -45,11 +41,9 @@ impl Kind {
             Kind::Documents => "type to filter   Enter shows the text   Esc closes",
             Kind::Map => "type to filter   Enter opens   Esc closes",
             Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
-            Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
             Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
             Kind::Settings => "type to filter   Enter changes   Esc closes",
             Kind::Help => "type to filter   Enter inserts the command   Esc closes",
-            Kind::Files => "type to filter   Enter opens or loads   Left folder above   Esc closes",
         }
     }
 
@@ -62,9 +56,8 @@ impl Kind {
             Kind::Documents if cells < rows::ALL_COLUMNS => ["   name", "tokens  state    "],
             Kind::Documents => ["   name", "tokens     lines      size  state    "],
             Kind::Answers => ["   document", "lines looked at  likely "],
-            Kind::Files => ["   name", "size "],
             Kind::Map => ["   from token", "looked at "],
-            Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Themes | Kind::Settings | Kind::Help => ["", ""],
+            Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Settings | Kind::Help => ["", ""],
         }
     }
 }
@@ -77,13 +70,11 @@ pub enum Item {
     Document(DocumentRow),
     Place(MapRow),
     Prompt(String),
-    Theme(ThemeRow),
     /// An answer of a fan-out, with its index in the runtime's table.
     Answer(usize, FanOutRow),
     Setting(SettingRow),
     Help(HelpRow),
     Heading(String),
-    File(FileRow),
 }
 
 #[derive(Clone, Debug)]
@@ -125,8 +116,6 @@ pub struct ListView {
     query: String,
     /// More answers follow.
     pub open: bool,
-    /// The folder of a list of files.
-    pub folder: String,
     picked: Picked,
 }
 
@@ -160,7 +149,6 @@ impl ListView {
             selected: 0,
             query: String::new(),
             open: false,
-            folder: String::new(),
             picked: Picked::default(),
         }
     }

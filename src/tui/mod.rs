@@ -15,7 +15,6 @@ mod drafts;
 pub mod entry;
 mod event;
 pub mod fan_out;
-mod files;
 pub mod find;
 pub mod greeting;
 mod help;
@@ -42,7 +41,6 @@ pub mod question;
 mod quit;
 mod render;
 pub mod rows;
-pub mod several;
 pub mod status;
 mod themes;
 pub mod tour;
@@ -59,14 +57,12 @@ use crate::runtime::protocol::{Activity, LibraryName, Meters, SaveState, Session
 use complete::Popup;
 use drafts::Drafts;
 use history::History;
-use lists::Item;
 use open::Sessions;
 use options::UiConfig;
 use overlay::Overlay;
-use palette::{Palette, ThemeRow};
 use tour::Tour;
 
-pub use event::{Effect, Event, FileRow, Redraw};
+pub use event::{Effect, Event, Redraw};
 pub use open::Queued;
 pub use question::{Asker, Question, Standing};
 pub use update::update;
@@ -211,16 +207,6 @@ impl App {
         self.open.transcript.messages().rfind(|m| m.role == crate::core::transcript::Role::Assistant)
     }
 
-    /// In the list of themes, the selected one; otherwise the current one.
-    pub fn palette(&self) -> &Palette {
-        if let Some(Overlay::List(view)) = &self.overlay
-            && let Some(Item::Theme(ThemeRow { palette: Ok(selected), .. })) = view.selected()
-        {
-            return selected;
-        }
-        &self.config.theme
-    }
-
     fn relayout(&mut self) {
         let regions = layout::regions(self);
         let look = entry::Look {
@@ -235,9 +221,6 @@ impl App {
         self.open.transcript.set_look(look, regions.transcript.height as usize);
         if let Some(other) = self.open.at_side(self.size.0) {
             other.transcript.set_look(look, regions.other.height as usize);
-        }
-        if let Some(several) = &mut self.open.several {
-            several.set_size(regions.several.width as usize, regions.several.height as usize);
         }
         if let Some(overlay) = &mut self.overlay {
             overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);

@@ -9,7 +9,6 @@ use super::mention;
 use super::overlay::{self, Overlay, arrive};
 use super::page::{About, Page};
 use super::pick::FilePick;
-use super::several::Several;
 use super::status::writing_speed;
 use super::{App, Asker, Effect, Phase, Question, Redraw, drafts, perform};
 use crate::core::sanitize::{in_markdown, sanitize_line};
@@ -45,11 +44,7 @@ pub(super) fn notice(app: &mut App, notice: Notice) -> Redraw {
             }
         }
         Notice::Tree(tree) => app.open.view.tree = tree,
-        Notice::Several(answers) => {
-            app.popup = None;
-            app.open.forget_places();
-            app.open.several = Some(Several::new(&answers));
-        }
+        Notice::Several(answers) => app.open.transcript.add_answers(answers),
         Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) => app.open.take_message(notice),
         Notice::Acknowledged(count) => {
             app.served = count;
@@ -214,8 +209,7 @@ fn session(app: &mut App, mut view: SessionView) {
     let messages = std::mem::take(&mut view.messages);
     let open = &mut *app.open;
     open.view = view;
-    // All of these belong to the messages that are replaced.
-    (open.several, open.find) = (None, None);
+    open.find = None;
     open.transcript.replace(messages, app.requests);
     if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.open.view.name)
         && !app.open.transcript.show(id)

@@ -9,9 +9,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 use super::composer::Composer;
-use super::entry::Entry;
 use super::find::Find;
-use super::several::Several;
 use super::transcript::Transcript;
 use crate::core::transcript::{LONGEST_PROMPT, MessageId, Role};
 use crate::runtime::protocol::{Notice, OpenSession, SessionView};
@@ -72,7 +70,6 @@ pub struct Session {
     /// Without its messages, which the transcript has.
     pub view: SessionView,
     pub transcript: Transcript,
-    pub several: Option<Several>,
     pub find: Option<Find>,
     pub composer: Composer,
     /// The message that the input edits.
@@ -106,27 +103,18 @@ impl Session {
     /// Applies a notice about the messages.
     pub(super) fn take_message(&mut self, notice: Notice) {
         match notice {
-            Notice::Added(message) => {
+            Notice::Added(message) | Notice::Finished(message) => {
                 self.reading &= message.role != Role::Document;
                 self.transcript.add(message);
             }
             Notice::Delta { message, thinking, text } => {
                 self.transcript.grew();
-                if let Some(entry) = self.answer(message) {
+                if let Some(entry) = self.transcript.find(message) {
                     entry.delta(thinking, &text);
                 }
             }
-            Notice::Finished(message) => match self.answer(message.id) {
-                Some(entry) => entry.complete(message),
-                None => self.transcript.add(message),
-            },
             _ => {}
         }
-    }
-
-    /// The entry of a message, in the grid of answers or in the transcript.
-    fn answer(&mut self, id: MessageId) -> Option<&mut Entry> {
-        self.several.as_mut().and_then(|several| several.find(id)).or_else(|| self.transcript.find(id))
     }
 
     pub(super) fn seen(&mut self) {

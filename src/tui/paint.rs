@@ -21,9 +21,9 @@ pub struct Painter<'b> {
 }
 
 impl<'b> Painter<'b> {
-    pub fn new(buffer: &'b mut Buffer, config: &UiConfig, palette: &Palette) -> Self {
+    pub fn new(buffer: &'b mut Buffer, config: &UiConfig) -> Self {
         let coloured = config.depth != Depth::None;
-        let palette = if coloured { palette.clone() } else { Palette::built_in(ThemeName::Plain, false) };
+        let palette = if coloured { config.theme.clone() } else { Palette::built_in(ThemeName::Plain, false) };
         Painter { buffer, palette, depth: config.depth, glyphs: config.glyphs }
     }
 
@@ -188,13 +188,13 @@ mod tests {
         let theme = Palette::read("t", "t", "[colours]\ntext = \"red on 236\"").unwrap();
         let config = UiConfig { theme, depth: Depth::None, ..UiConfig::default() };
         let mut buffer = Buffer::empty(Rect::new(0, 0, 1, 1));
-        let drawn = Painter::new(&mut buffer, &config, &config.theme);
+        let drawn = Painter::new(&mut buffer, &config);
         for role in crate::tui::palette::ROLES.iter().map(|r| r.role).chain([Role::Ansi(3), Role::Rgb(1, 2, 3)]) {
             let style = drawn.style(role.into());
             assert_eq!((style.fg, style.bg), (None, None), "{role:?}");
         }
         let config = UiConfig { depth: Depth::Rgb, ..config };
         let mut buffer = Buffer::empty(Rect::new(0, 0, 1, 1));
-        assert_eq!(Painter::new(&mut buffer, &config, &config.theme).style(Role::Text.into()).fg, Some(Color::Red));
+        assert_eq!(Painter::new(&mut buffer, &config).style(Role::Text.into()).fg, Some(Color::Red));
     }
 }

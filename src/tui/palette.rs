@@ -185,13 +185,6 @@ impl Palette {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct ThemeRow {
-    pub name: String,
-    pub origin: String,
-    pub palette: Result<Palette, String>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,14 +7,14 @@ use super::options::ThinkShow;
 use super::overlay::{open_list, open_page};
 use super::quit::quit_or_ask;
 use super::{App, Effect, Queued};
-use super::{files, themes};
+use super::{complete, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
-use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
 use crate::runtime::protocol::{Activity, Level, PresetAction, Request, SessionView};
 
 pub(super) fn submit(app: &mut App) {
     app.wrote = false;
+    app.popup = None;
     let line = app.open.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
     // A stop holds queued lines; only a question or a waiting command releases them.
@@ -67,7 +67,6 @@ pub(super) fn submit(app: &mut App) {
             ask(app, &line, edits);
         }
     }
-    app.popup = None;
     app.open.transcript.deselect();
     app.open.transcript.follow();
     pump_queue(app);
@@ -163,7 +162,9 @@ pub(super) fn not_led(app: &mut App) {
 
 /// Whether an answer led to another session or back in this one; lines queued before belong to the old place.
 pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
-    let elsewhere = view.serial != app.open.serial || view.messages.len() < app.open.transcript.messages().count();
+    // One of several answers remains.
+    let kept = app.open.transcript.entries().iter().filter(|e| e.as_message().is_some() && e.choice == 0);
+    let elsewhere = view.serial != app.open.serial || view.messages.len() < kept.count();
     app.answered && !app.open.is_leaving() && elsewhere
 }
 
@@ -232,12 +233,6 @@ fn run_local(app: &mut App, local: Local) {
                 note(app, Level::Info, &format!("Thoughts are {how}."));
             }
         }
-        Local::Themes => app.effects.push(Effect::ListThemes),
-        Local::Names(row) => {
-            let display = app.config.display();
-            let now = display.iter().find(|(key, _)| *key == row.name).map_or("", |(_, value)| value.as_str());
-            open_page(app, row.name, page::names(row, now));
-        }
         Local::Save { key, value, now } => {
             if let Some(outcome) = now {
                 run(app, *outcome);
@@ -245,7 +240,10 @@ fn run_local(app: &mut App, local: Local) {
             app.effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => open_list(app, |app| super::help::settings(app, word.as_deref())),
-        Local::Files => files::open(app, ""),
+        Local::Complete(line) => {
+            app.open.composer.set(&line);
+            complete::complete(app);
+        }
         Local::Split => {
             if let Err(why) = super::open::split(app) {
                 refuse(app, why);

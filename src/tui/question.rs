@@ -75,24 +75,20 @@ impl Question {
         rows
     }
 
+    /// With the line above.
+    pub(super) fn height(&self, cells: u16) -> u16 {
+        u16::try_from(self.rows(usize::from(cells)).len() + 1).unwrap_or(u16::MAX)
+    }
+
+    pub(super) fn draw(&self, painter: &mut Painter<'_>, area: Rect) {
+        painter.clear(area);
+        painter.rule(Rect { height: 1, ..area });
+        painter.rows(area, 1, 2, &self.rows(usize::from(area.width)));
+    }
+
     pub(super) fn is_of_runtime(&self) -> bool {
         matches!(self.asker, Asker::Runtime(_))
     }
-}
-
-/// With the line above, at most the body's.
-pub(super) fn height(rows: &[Row], body: u16) -> u16 {
-    u16::try_from(rows.len() + 1).unwrap_or(body).min(body)
-}
-
-/// Draws the rows of a question at the bottom of `body`. The rows `below` stay visible if there is room for both.
-pub(super) fn draw(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u16) {
-    let height = height(rows, body.height);
-    let bottom = body.bottom() - below.min(body.height - height);
-    let area = Rect { y: bottom - height, height, ..body };
-    painter.clear(area);
-    painter.rule(Rect { height: 1, ..area });
-    painter.rows(area, 1, 2, rows);
 }
 
 fn writes(app: &App) -> bool {

@@ -1,11 +1,9 @@
-//! The list of themes, and taking one.
+//! Taking a theme for the screen or for code.
 
-use super::acts::{failed, note};
-use super::lists::{Item, Kind, ListView};
-use super::overlay::open_list;
-use super::palette::{Palette, ThemeRow};
+use super::acts::failed;
+use super::palette::Palette;
 use super::{App, Effect};
-use crate::runtime::protocol::{Display, Level};
+use crate::runtime::protocol::Display;
 
 pub(super) fn display(app: &mut App, display: &Display) {
     app.config.set_display(display);
@@ -23,24 +21,6 @@ pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     match read {
         Ok(palette) => (app.config.theme, app.attempt) = (palette, None),
         Err(why) => failed(app, &why),
-    }
-}
-
-pub(super) fn open(app: &mut App, rows: Vec<ThemeRow>) {
-    let built_in = crate::config::settings::Theme::WORDS;
-    app.config.themes = rows.iter().map(|r| r.name.clone()).filter(|n| !built_in.contains(&n.as_str())).collect();
-    let at = rows.iter().position(|r| r.name == app.config.theme.name).unwrap_or(0);
-    let mut view = ListView::new(Kind::Themes, "Themes", rows.into_iter().map(Item::Theme));
-    view.select(at);
-    open_list(app, |_| view);
-}
-
-pub(super) fn take(app: &mut App, row: ThemeRow) {
-    if let Ok(palette) = row.palette {
-        app.overlay = None;
-        app.config.theme = palette;
-        let name = row.name;
-        note(app, Level::Info, &format!("Theme {name}. /set theme {name} --save keeps it for later starts."));
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use super::entry::{Anchor, Entry, Item, Look, Progress, note_rows};
 use super::markdown::Colours;
 use super::rows::Row;
-use crate::core::transcript::{Message, MessageId};
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
 use crate::runtime::protocol::Level;
 
 pub use view::{Hit, finder, ranges};
@@ -102,8 +102,8 @@ impl Transcript {
             let number = i as u64 + 1;
             match kept.remove(&message.id) {
                 Some((mut entry, mut notes)) => {
-                    if entry.number != number || entry.as_message() != Some(&message) {
-                        entry.number = number;
+                    if entry.number != number || entry.choice > 0 || entry.as_message() != Some(&message) {
+                        (entry.number, entry.choice) = (number, 0);
                         entry.complete(message);
                     }
                     self.entries.push(entry);
@@ -143,7 +143,7 @@ impl Transcript {
         if let Some(entry) = self.find(message.id) {
             return entry.complete(message);
         }
-        let open = message.role == crate::core::transcript::Role::Assistant && message.meta.finish.is_none();
+        let open = message.role == Role::Assistant && message.meta.finish.is_none();
         let progress = match (open, message.text.is_empty()) {
             (true, true) => Progress::Thinking,
             (true, false) => Progress::Answering,
@@ -152,6 +152,18 @@ impl Transcript {
         let number = self.messages().count() as u64 + 1;
         self.news = true;
         self.entries.push(Entry::message(message, number, progress));
+    }
+
+    /// Adds answers to one question that are written in parallel.
+    pub(super) fn add_answers(&mut self, answers: Vec<(MessageId, Option<u64>)>) {
+        for (choice, (id, seed)) in (1..).zip(answers) {
+            let (text, thinking) = (String::new(), String::new());
+            let meta = MessageMeta { seed, ..MessageMeta::default() };
+            self.add(Message { id, parent: None, role: Role::Assistant, text, thinking, created_ms: 0, meta });
+            if let Some(entry) = self.find(id) {
+                entry.choice = choice;
+            }
+        }
     }
 
     pub fn note(&mut self, level: Level, text: &str, request: u64) {
@@ -205,7 +217,8 @@ impl Transcript {
     }
 
     fn in_progress(&mut self) -> Option<&mut Entry> {
-        self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
+        // The activity is about all of several answers.
+        self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done && e.choice == 0)
     }
 
     pub fn open_selected(&mut self) {

@@ -7,7 +7,7 @@ use super::options::Depth;
 use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Asker, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{complete, drafts, files, input, mention, notices, overlay, perform, question, themes};
+use super::{complete, drafts, input, mention, notices, overlay, perform, question, themes};
 use crate::config::commands;
 use crate::core::Exit;
 use crate::core::sanitize::{sanitize, sanitize_line};
@@ -33,16 +33,12 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Paste(text) => paste(app, &text),
         Event::Files { query, found } => complete::files(app, &query, &found),
-        Event::Folder { folder, found } => files::listed(app, &folder, found),
         Event::FoundPaths(found) => self::found(app, &found),
         Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
             (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
             (Some(overlay), _) => overlay.step(rows),
-            (None, _) => match &mut app.open.several {
-                Some(several) => several.scroll(rows),
-                None if app.activity.is_loading() => {}
-                None => app.open.transcript.scroll_by(rows),
-            },
+            (None, _) if app.activity.is_loading() => {}
+            (None, _) => app.open.transcript.scroll_by(rows),
         },
         Event::Resize { width, height } => app.size = (width, height),
         Event::Focus(focused) => {
@@ -61,7 +57,6 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Copied(Ok(what)) => copied(app, &what),
         Event::Theme(read) => themes::read(app, read),
-        Event::Themes(rows) => themes::open(app, rows),
         Event::CodeTheme(read) => themes::code(app, read),
         Event::Highlighted { lang, code, lines } => {
             if let Some(other) = app.open.at_side(app.size.0) {
@@ -139,9 +134,6 @@ fn found(app: &mut App, found: &[String]) {
 fn frame(app: &mut App) {
     app.relayout();
     app.open.transcript.prepare();
-    if let Some(several) = &mut app.open.several {
-        several.prepare(app.config.glyphs);
-    }
     let code_at_side = app.open.at_side(app.size.0).map(|other| {
         other.transcript.prepare();
         other.transcript.uncoloured()

@@ -58,12 +58,11 @@ impl Outcome {
 pub enum Local {
     Copy(CopyWhat),
     Show(Display),
-    Themes,
-    Names(&'static crate::config::settings::Row),
     // Writes to the settings file; `now` changes it in the session, too, if that can be done.
     Save { key: &'static str, value: String, now: Option<Box<Outcome>> },
     Settings(Option<String>),
-    Files,
+    // Puts a command into the input and completes its argument.
+    Complete(String),
     Split,
     Keys,
     Help(Option<String>),

@@ -15,16 +15,6 @@ pub fn values(config: &Config) -> Vec<(String, Value)> {
     rows.chain(open).collect()
 }
 
-/// The names that a setting takes, the one in use marked: the page of `/set KEY` without a value.
-pub fn names(row: &Row, now: &str) -> String {
-    let (words, name) = (row.kind.words(), row.session.map_or(row.name, |way| way.name));
-    let entry = |word: &&str| if *word == now { format!("- **{word}** (in use)\n") } else { format!("- {word}\n") };
-    let list: String = words.iter().map(entry).collect();
-    // Line mode has none in use.
-    let file = if now.is_empty() || words.contains(&now) { String::new() } else { format!("\nIn use: {now}\n") };
-    format!("{}. `/set {name} NAME` takes one, `--save` keeps it.\n\n{list}{file}", row.help)
-}
-
 /// The page of `/settings`: rows with a word in name or help. `now` is the value that the session or the screen has.
 pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<String>) -> String {
     let wanted = word.map(str::to_lowercase);

@@ -379,6 +379,4 @@ fn the_page_of_settings_finds_by_name_and_by_meaning() {
     assert!(page::page(&loaded, Some("zzz"), |_| None).starts_with("No setting has \"zzz\""));
     let empty = page::page(&loaded, Some("serve.key_file"), |_| None);
     assert!(empty.contains("- `serve.key_file` (empty): ") && !empty.contains("****"), "{empty}");
-    let code = table::find("ui.code_theme").unwrap();
-    assert!(!page::names(code, "").contains("In use"));
 }

@@ -139,7 +139,10 @@ pub(in crate::tui) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row
 }
 
 fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
-    let name = m.role.speaker();
+    let mut name = m.role.speaker().to_owned();
+    if entry.choice > 0 {
+        name.push_str(&format!("  answer {}", entry.choice));
+    }
     let tone = match m.role {
         Role::System => Tone::Dim,
         Role::User => Tone::You,
@@ -149,7 +152,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
     let mut right = vec![format!("#{}", entry.number)];
     right.extend(head_words(entry, m, look));
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
-    let gap = look.cells.saturating_sub(1 + width(name) + width(&right)).max(1);
+    let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
     let mut rows = vec![Row::from(vec![
         Span::new(format!(" {name}"), Face::from(tone).bold()),
         Span::new(" ".repeat(gap), Tone::Text),
@@ -196,7 +199,7 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
         });
         right.extend(Some(entry.speed.clone()).filter(|speed| !speed.is_empty()));
     }
-    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
+    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90 || entry.choice > 0) {
         right.push(format!("seed {seed}"));
     }
     right

@@ -4,7 +4,7 @@ use super::super::acts::{may_lead, send, stop};
 use super::super::keys::{Code, Key};
 use super::super::lists::{HelpRow, Item, Kind, sessions};
 use super::super::overlay::{Overlay, give_way};
-use super::super::{App, files, perform, themes};
+use super::super::{App, perform};
 use super::write;
 use crate::config::commands::Outcome;
 use crate::runtime::protocol::{GotoTarget, Request};
@@ -39,10 +39,6 @@ pub(super) fn key(app: &mut App, key: Key) {
     }
     match (code, overlay) {
         (Code::Esc, _) => close(app),
-        (Code::Left, Overlay::List(view)) if view.kind == Kind::Files => {
-            let above = files::parent(&view.folder);
-            files::open(app, &above);
-        }
         (Code::Left | Code::Right, Overlay::Page(page)) => {
             if let Some(request) = page.other_sentence(code == Code::Right) {
                 send(app, request);
@@ -123,20 +119,11 @@ fn enter(app: &mut App) {
                 }
                 row.opens
             }
-            (_, Some(Item::Theme(row))) => return themes::take(app, row),
             (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAnswer(at)),
             (_, Some(Item::Answer(..))) => return,
             (_, Some(Item::Setting(row))) => return write_line(app, &row.line),
             (_, Some(Item::Help(HelpRow { line: Some(line), .. }))) => return write_line(app, &line),
             (_, Some(Item::Help(_))) => None,
-            (_, Some(Item::File(row))) => {
-                let folder = view.folder.clone();
-                if let Some(line) = files::take(app, &folder, &row) {
-                    write_line(app, &line);
-                    perform::submit(app);
-                }
-                return;
-            }
             (_, Some(Item::Prompt(prompt))) => {
                 app.open.composer.set(&prompt);
                 None

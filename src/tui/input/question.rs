@@ -4,7 +4,7 @@ use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::{quit, quit_or_ask};
-use super::super::{App, Armed, mention, pick, several};
+use super::super::{App, Armed, mention, pick};
 use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
@@ -80,12 +80,12 @@ fn asking_key(app: &mut App, key: Key) {
         Code::Enter => '\n',
         Code::Esc => '\x1b',
         _ if app.overlay.is_none() => {
-            let ends = app.open.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
-            if ends && question.asker != Asker::Quit {
-                return quit_or_ask(app);
+            match app.config.keys.action(key) {
+                Some(Action::Eof) if app.open.composer.is_empty() && question.asker != Asker::Quit => quit_or_ask(app),
+                // Scrolls the text that the question refers to.
+                Some(Action::PageUp | Action::PageDown | Action::Top | Action::Follow) => place_key(app, key),
+                _ => {}
             }
-            // Scrolls the answers that the question refers to.
-            several::key(app, key);
             return;
         }
         _ => return,

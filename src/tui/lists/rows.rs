@@ -4,7 +4,6 @@ use ratatui::layout::Rect;
 
 use super::super::cells::{ellipsis, fit, width};
 use super::super::entry::{clock, date, grouped};
-use super::super::palette::{ROLES, ThemeRow};
 use super::super::rows::{Face, Role, Row, Span};
 use super::super::wrap::wrap_text;
 use super::super::{App, fan_out};
@@ -31,12 +30,10 @@ pub(super) fn text(item: &Item) -> String {
         Item::Document(r) => r.name.clone(),
         Item::Place(r) => r.what.clone(),
         Item::Prompt(text) => text.clone(),
-        Item::Theme(r) => r.name.clone(),
         Item::Answer(_, r) => format!("{} {}", r.document, r.text),
         Item::Setting(r) => format!("{} {}", r.name, r.help),
         Item::Help(r) => format!("{} {}", r.what, r.words),
         Item::Heading(_) => String::new(),
-        Item::File(r) => r.name.clone(),
     }
 }
 
@@ -51,7 +48,6 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
             filled(cells, left, &r.what, Role::Text, vec![Span::new(format!("{:>5}", r.looked), Role::Key)])
         }
         Item::Prompt(text) => Row::of(fit(&text.replace('\n', " "), cells), Role::Text),
-        Item::Theme(r) => theme(r, cells),
         Item::Answer(_, r) => answered(r, cells),
         Item::Setting(r) => setting(r, cells),
         Item::Help(r) => {
@@ -60,12 +56,6 @@ pub(super) fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row 
             filled(cells, vec![Span::new(fit(text, column) + "  ", Role::Key)], &r.does, Role::Text, Vec::new())
         }
         Item::Heading(text) => Row::of(ellipsis(text, cells), Role::Heading),
-        Item::File(r) => {
-            let size = format!("{:>12}", r.bytes.map_or(String::new(), bytes));
-            let whole = if r.name == "./" { "  all of this folder" } else { "" };
-            let role = if r.bytes.is_none() { Role::Key } else { Role::Text };
-            filled(cells, Vec::new(), &format!("{}{whole}", r.name), role, vec![Span::new(size, Role::Dim)])
-        }
     }
 }
 
@@ -77,7 +67,6 @@ pub(super) fn below(view: &ListView, area: Rect) -> Vec<Row> {
         rows
     };
     match (view.kind, view.selected()) {
-        (Kind::Themes, _) => below_themes(view, area),
         (_, Some(Item::Session(r))) if area.width < WITH_TITLES && area.height >= 8 => {
             vec![Row::of(ellipsis(&r.title, cells), Role::Dim)]
         }
@@ -182,43 +171,4 @@ fn setting(r: &SettingRow, cells: usize) -> Row {
         Span::new(fit(&r.value, 14.min(cells / 4)) + " ", Face::from(Role::Text).bold()),
     ];
     filled(cells, left, r.help, Role::Dim, Vec::new())
-}
-
-fn below_themes(view: &ListView, area: Rect) -> Vec<Row> {
-    match view.selected() {
-        Some(Item::Theme(ThemeRow { palette: Err(why), .. })) => {
-            wrap_text(why, Role::Error, usize::from(area.width).saturating_sub(4))
-        }
-        _ => sample(area),
-    }
-}
-
-fn theme(row: &ThemeRow, cells: usize) -> Row {
-    let (text, role) = match &row.palette {
-        Ok(_) => (row.origin.as_str(), Role::Dim),
-        Err(why) => (
-            why.strip_prefix(&row.origin).map_or(why.as_str(), |rest| rest.trim_start_matches([',', ':', ' '])),
-            Role::Error,
-        ),
-    };
-    let name = fit(&row.name, 20.min(cells));
-    let left = cells.saturating_sub(width(&name) + 2);
-    Row::from(vec![Span::new(name, Role::Text), Span::new("  ", Role::Text), Span::new(ellipsis(text, left), role)])
-}
-
-fn sample(area: Rect) -> Vec<Row> {
-    let mut sample = vec![Row::default()];
-    let mut used = 0;
-    for row in ROLES {
-        let cells = width(row.name) + 2;
-        if used + cells > usize::from(area.width).saturating_sub(4) {
-            sample.push(Row::default());
-            used = 0;
-        }
-        used += cells;
-        if let Some(line) = sample.last_mut() {
-            line.spans.extend([Span::new(row.name, row.role), Span::new("  ", Role::Text)]);
-        }
-    }
-    sample
 }

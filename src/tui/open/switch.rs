@@ -137,8 +137,6 @@ pub(in super::super) fn arrived(app: &mut App, serial: u64, opened: Vec<OpenSess
     let kind = if left.queue.held { "held message" } else { "queued message" };
     let stay = left.queue.lines.len();
     let notes = left.transcript.put_away(app.requests);
-    // Off screen, answers side by side are entries; the runtime reports those still written on return.
-    left.several = None;
 
     app.took_out = false;
     if leaving.is_some() {

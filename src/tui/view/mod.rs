@@ -16,11 +16,11 @@ use crate::tui::overlay::Overlay;
 use crate::tui::paint::Painter;
 use crate::tui::rows::Role;
 use crate::tui::wrap::wrap_text;
-use crate::tui::{App, Question, Standing, question};
+use crate::tui::{App, Question, Standing};
 
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
-    let mut painter = Painter::new(frame.buffer_mut(), &app.config, app.palette());
+    let mut painter = Painter::new(frame.buffer_mut(), &app.config);
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let text = format!("Window too small ({}x{}). Needs {}x{}.", area.width, area.height, MIN_SIZE.0, MIN_SIZE.1);
         return painter.rows(area, 0, 0, &wrap_text(&text, Role::Text, usize::from(area.width).max(1)));
@@ -29,13 +29,9 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     chrome::header(app, &mut painter, regions.header);
     painter.rule(regions.rule_top);
     painter.rule(regions.rule_bottom);
-    match (&app.overlay, &app.open.several) {
-        (Some(open), _) => open.draw(app, &mut painter, regions.overlay),
-        (None, Some(answers)) => {
-            answers.draw(&mut painter, regions.several);
-            chrome::below(app, &mut painter, &regions);
-        }
-        (None, None) => {
+    match &app.overlay {
+        Some(open) => open.draw(app, &mut painter, regions.overlay),
+        None => {
             match app.activity.is_loading() {
                 true => transcript::reading(app, &mut painter, regions.transcript),
                 false => transcript::draw(app, &mut painter, regions.transcript),
@@ -69,10 +65,8 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
         passive => (passive, None),
     };
-    let below = if app.overlay.is_some() { 0 } else { regions.below_question };
-    let rows = |question: &Question| question.rows(usize::from(app.size.0));
     if let Some(question) = passive {
-        question::draw(&rows(question), &mut painter, regions.overlay, below);
+        question.draw(&mut painter, regions.question);
     }
     if let Some(popup) = &app.popup {
         popup.draw(&mut painter, regions.overlay);
@@ -82,7 +76,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         match question.pick.as_ref().filter(|p| p.open) {
             Some(pick) => pick.draw(&mut painter, body, keys),
             None => {
-                question::draw(&rows(question), &mut painter, body, below);
+                question.draw(&mut painter, regions.question);
                 let shown = question.is_in_the_input(usize::from(keys.width));
                 painter.keys(keys, question.keys().filter(|_| shown));
             }

@@ -3,9 +3,7 @@
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
 use sala_chat::tui::keys::Key;
-use sala_chat::tui::lists::Kind;
-use sala_chat::tui::overlay::Overlay;
-use sala_chat::tui::palette::{Palette, ThemeRow};
+use sala_chat::tui::palette::Palette;
 use sala_chat::tui::{Effect, Event};
 
 use super::picture;
@@ -430,44 +428,32 @@ fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
 }
 
 #[test]
-fn a_theme_error_is_short_in_the_list_and_full_when_chosen() {
-    let mut s = open(80, 24);
-    let origin = "/home/somebody/settings/of/programs/sala-chat/themes/bad.toml".to_owned();
-    let text = "base = \"dark\"\n[colours]\nquote = \"red on red\"\n";
-    let bad = ThemeRow { name: "bad".into(), palette: Palette::read("bad", &origin, text), origin };
-    s.event(Event::Themes(theme_rows().into_iter().chain([bad]).collect()));
-    let screen = s.screen();
-    assert!(screen.contains("bad                   line 3: quote: text and backgr"), "{screen}");
-    s.press("end");
-    let words = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("quote: text and background have the same colour"), "{words}");
-}
-
-#[test]
-fn moving_in_the_theme_list_previews_and_enter_selects() {
+fn a_bare_theme_completes_a_name() {
     use ratatui::style::Color;
-    let mut s = themes(80, 24);
-    assert_eq!(s.app.palette().name, "auto");
-    // auto, dark, light, plain, sea
-    s.press("down down down down");
-    assert_eq!(foreground(&mut s, "quote  you"), Color::Rgb(0x2a, 0xa1, 0x98));
-    s.press("esc");
-    assert_eq!((s.app.palette().name.as_str(), s.app.config.theme.name.as_str()), ("auto", "auto"));
-    s.type_text("/theme").press("enter");
-    assert_eq!(s.effects.last(), Some(&Effect::ListThemes));
-    s.event(Event::Themes(theme_rows())).type_text("tor").press("enter");
-    assert!(
-        matches!(s.app.overlay, Some(Overlay::List(ref list)) if list.kind == Kind::Themes),
-        "a broken one is not taken"
-    );
-    s.press("backspace backspace backspace").type_text("sea").press("enter");
-    assert_eq!(s.app.config.theme.name, "sea");
-    assert!(s.screen().contains("Theme sea."), "{}", s.screen());
-    assert_eq!(foreground(&mut s, " sala "), Color::Cyan, "what it does not name is as in its base");
-    s.type_text("/theme s").press("tab");
-    assert_eq!(s.app.open.composer.text().trim_end(), "/theme sea");
-    s.press("ctrl-u").type_text("/theme nothing").press("enter");
+    for (width, height) in [(30, 8), (80, 24), (160, 50)] {
+        for command in ["/theme", "/set theme"] {
+            let mut s = open(width, height);
+            s.app.config.themes = vec!["sea".into()];
+            s.type_text(command).press("enter");
+            let screen = s.screen();
+            let shown: &[&str] = if height < 15 { &["auto", "plain"] } else { &["auto", "plain", "sea"] };
+            assert!(shown.iter().all(|name| screen.contains(name)), "{screen}");
+            s.press("esc").type_text("se").press("tab enter");
+            assert_eq!(s.effects.pop(), Some(Effect::Repaint));
+            assert_eq!(s.effects.pop(), Some(Effect::Theme("sea".into())));
+            let sea = Palette::read("sea", "sea.toml", "[colours]\nquote = \"#2aa198\"\n").unwrap();
+            s.event(Event::Theme(Ok(sea)));
+            assert_eq!(s.app.config.theme.name, "sea");
+            if height >= 15 {
+                assert_eq!(foreground(&mut s, " sala "), Color::Cyan, "what it does not name is as in its base");
+            }
+        }
+    }
+    let mut s = open(80, 24);
+    s.type_text("/theme nothing").press("enter");
     s.event(Event::Theme(Err("no theme nothing: there are auto".into())));
-    assert_eq!(s.app.config.theme.name, "sea");
+    assert_eq!(s.app.config.theme.name, "auto");
     assert!(s.screen().contains("no theme nothing"), "{}", s.screen());
+    s.press("ctrl-u").type_text("/set code_theme").press("enter");
+    assert!(s.screen().contains("base16-ocean-dark"), "{}", s.screen());
 }

@@ -341,8 +341,3 @@ fn history_search_is_fuzzy() {
     s.press("ctrl-r").type_text("ann");
     picture("history_search_80x24", &mut s);
 }
-
-#[test]
-fn the_list_of_themes_shows_what_each_role_looks_like() {
-    pictures("themes", themes);
-}

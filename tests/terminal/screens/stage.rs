@@ -9,8 +9,7 @@ use sala_chat::runtime::protocol::{
     TreeView,
 };
 use sala_chat::tui::keys::Key;
-use sala_chat::tui::options::{Glyphs, ThemeName, UiConfig};
-use sala_chat::tui::palette::{Palette, ThemeRow};
+use sala_chat::tui::options::{Glyphs, UiConfig};
 use sala_chat::tui::view::draw;
 use sala_chat::tui::{App, Effect, Event, update};
 
@@ -437,29 +436,6 @@ pub fn conversing(stage: Stage) -> Stage {
     stage.notify(Notice::Meters(meters(gpu())));
     stage.notify(Notice::Save(SaveState::Saved(TIME)));
     stage
-}
-
-/// Themes as a folder with a good and a broken file gives them.
-pub fn theme_rows() -> Vec<ThemeRow> {
-    let built_in = ThemeName::WORDS.iter().filter_map(|w| ThemeName::from_word(w));
-    let built_in = built_in.map(|t| ThemeRow {
-        name: t.word().into(),
-        origin: "built in".into(),
-        palette: Ok(Palette::built_in(t, false)),
-    });
-    let own = [("sea", "[colours]\nquote = \"#2aa198\"\n"), ("torn", "[colours]\nquoet = \"#2aa198\"\n")];
-    let own = own.map(|(name, text)| {
-        let origin = format!("~/.config/sala-chat/themes/{name}.toml");
-        ThemeRow { name: name.into(), palette: Palette::read(name, &origin, text), origin }
-    });
-    built_in.chain(own).collect()
-}
-
-/// `/theme` was entered.
-pub fn themes(width: u16, height: u16) -> Stage {
-    let mut s = open(width, height);
-    s.event(Event::Themes(theme_rows()));
-    s
 }
 
 /// An answer is being written.

@@ -67,21 +67,15 @@ fn the_reply_to_a_command_is_visible_during_a_load() {
     assert!(screen.contains("Loading 3 of 5 files") && screen.contains("temperature is 0.5"), "{screen}");
 }
 
-/// Two answers are written side by side.
-fn side_by_side() -> Stage {
+#[test]
+fn the_reply_to_a_command_is_visible_from_every_view() {
     let mut s = open(80, 24);
     s.type_text("/regen 2").press("enter");
     busy(&mut s);
     s.notify(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
-    s
-}
-
-#[test]
-fn the_reply_to_a_command_is_visible_from_every_view() {
-    let mut s = side_by_side();
     s.type_text("/lod").press("enter");
     let screen = s.screen();
-    assert!(screen.contains("Answers side by side") && screen.contains("!! "), "{screen}");
+    assert!(screen.contains("sala  answer 2") && screen.contains("!! "), "{screen}");
     let mut s = open(80, 15);
     s.press("pgup").type_text("/lod").press("enter");
     let screen = s.screen();
@@ -176,17 +170,6 @@ fn a_greeting_number_expires_once_its_question_is_sent() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("2").press("ctrl-c tab").type_text(" today");
     assert_eq!(s.app.open.composer.text(), format!("{} today", QUESTIONS[0]));
-}
-
-#[test]
-fn answers_side_by_side_are_laid_out_for_a_frame() {
-    let mut s = side_by_side();
-    s.notify(Notice::Delta { message: MessageId(11), thinking: false, text: "Natasha.".into() });
-    let rows = |s: &Stage| s.app.open.several.as_ref().unwrap().shown().map(|(.., rows)| rows.len()).sum::<usize>();
-    let before = rows(&s);
-    s.event(Event::Frame);
-    assert!(rows(&s) > before);
-    assert!(s.screen().contains("Natasha."));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use sala_chat::config::settings::Loaded;
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, Level, Notice, Request};
-use sala_chat::tui::FileRow;
 use sala_chat::tui::options::UiConfig;
 use sala_chat::tui::{Effect, Event};
 
@@ -152,27 +151,26 @@ fn help_is_two_columns_with_a_filter() {
 }
 
 #[test]
-fn a_bare_load_is_a_list_of_files() {
-    let row = |name: &str, bytes| FileRow { name: name.into(), bytes };
-    for (width, height) in SIZES {
+fn a_bare_load_completes_a_path() {
+    for (width, height) in SIZES.into_iter().chain([(30, 8)]) {
         let mut s = open(width, height);
         s.type_text("/load").press("enter");
-        assert_eq!(s.effects.pop(), Some(Effect::ListFolder(String::new())));
-        let found = vec![row("books/", None), row("my notes.txt", Some(5_300_000)), row("war.txt", Some(900))];
-        s.event(Event::Folder { folder: String::new(), found: Ok(found.clone()) });
+        assert_eq!(s.effects.pop(), Some(Effect::ListPaths(String::new())));
+        let found = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<String>>();
+        s.event(Event::Paths { prefix: String::new(), found: found(&["books/", "my notes.txt"]) });
         let screen = s.screen();
-        assert!(screen.contains(" > books/") && screen.contains("5.1 MiB") && screen.contains("../"), "{screen}");
+        assert!(screen.contains("books/") && screen.contains("my\\ notes.txt"), "{screen}");
+        // A folder shows what it contains.
         s.press("enter");
-        assert_eq!(s.effects.pop(), Some(Effect::ListFolder("books/".into())));
-        s.event(Event::Folder { folder: "books/".into(), found: Ok(found) });
-        s.press("left");
-        assert_eq!(s.effects.pop(), Some(Effect::ListFolder(String::new())));
-        s.type_text("my").press("enter");
-        let load = Request::Load { paths: vec!["books/my notes.txt".into()], options: Default::default() };
-        assert_eq!((s.sent(), s.app.overlay.is_none()), (vec![load], true));
-        // A folder that cannot be read is one line at the input.
-        s.event(Event::Folder { folder: "x/".into(), found: Err("x/ cannot be listed: permission denied".into()) });
-        assert!(s.screen().contains("!! x/ cannot be listed"), "{}", s.screen());
+        assert_eq!(s.effects.pop(), Some(Effect::ListPaths("books/".into())));
+        s.event(Event::Paths { prefix: "books/".into(), found: found(&["books/my notes.txt", "books/war.txt"]) });
+        s.press("down enter enter");
+        let load = Request::Load { paths: vec!["books/war.txt".into()], options: Default::default() };
+        assert_eq!((s.sent(), s.app.popup.is_none()), (vec![load], true));
+        // A folder without files says so.
+        s.notify(Notice::Activity(Activity::Idle)).type_text("/load").press("enter");
+        s.event(Event::Paths { prefix: String::new(), found: Vec::new() });
+        assert!(s.screen().contains("Nothing to complete"), "{}", s.screen());
     }
 }
 

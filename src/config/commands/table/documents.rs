@@ -113,7 +113,7 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
     }
     if paths.is_empty() && options.library.is_empty() {
         let bare = options == LoadOptions::default();
-        return if bare { local(Local::Files) } else { Err("needs a file, folder or glob".into()) };
+        return if bare { local(Local::Complete("/load ".into())) } else { Err("needs a file, folder or glob".into()) };
     }
     if options.head.is_some() && options.tail.is_some() {
         return Err("takes --head or --tail, not both".into());

@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Command] = &[
         .as_in("/spec 5")
         .completes(Words(&["on", "off", "auto"])),
     command("theme", "[NAME|FILE]", "choose the colours", |a| match a.at_most_one()? {
-        None => local(Local::Themes),
+        None => local(Local::Complete("/theme ".into())),
         Some(name) => change("theme", &name),
     })
     .options(&[
@@ -78,8 +78,8 @@ fn set(a: &Args<'_>) -> Result<Outcome, String> {
         [] => runtime(Request::Set(None)),
         [key, value] => change(key, value),
         [key] => match settings::session_row(key) {
-            Some(row) if row.name == "ui.theme" => local(Local::Themes),
-            Some(row) if matches!(row.kind, Kind::Named(..)) => local(Local::Names(row)),
+            Some(row) if row.name == "ui.theme" => local(Local::Complete("/theme ".into())),
+            Some(row) if matches!(row.kind, Kind::Named(..)) => local(Local::Complete(format!("/set {key} "))),
             Some(row) => Err(format!("{key} needs a value: {}", row.kind.range())),
             None => Err(session::parse(key, "").err().unwrap_or_default()),
         },
