@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use super::{Exit, jobs};
-use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
+use crate::config::commands::{self, Command, Local, Outcome, WhileBusy, help};
 use crate::config::settings::{self, Loaded, Row};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
@@ -279,7 +279,8 @@ impl Plain {
                 vec![Out::Line(format!("The passages behind answers are {how}shown."))]
             }
             Outcome::Local(Local::Complete(line)) => {
-                vec![Out::Line(format!("{}: needs a value. /help {command} says which.", line.trim_end()))]
+                let example = commands::find(command).map(Command::example).unwrap_or_default();
+                vec![Out::Line(format!("{}: needs a value. Example: {example}", line.trim_end()))]
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys | Local::Split) => {
                 vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]

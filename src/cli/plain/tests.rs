@@ -350,15 +350,16 @@ fn settings_are_listed_with_the_values_of_the_session() {
 #[test]
 fn an_error_in_a_line_of_a_pipe_is_reported_in_order() {
     let mut p = Plain::new(None, false);
-    for line in ["/undo 0", "/theme", "/docs"] {
+    for line in ["/undo 0", "/theme", "/keys", "/docs"] {
         assert_eq!(p.line(line), [], "the model is being loaded");
     }
     let out = p.notice(Notice::Activity(Activity::Idle));
     let lines: Vec<&str> =
         out.iter().filter_map(|o| if let Out::Line(l) = o { Some(l.as_str()) } else { None }).collect();
-    let [wrong, screen] = lines[lines.len() - 2..] else { panic!("{out:?}") };
+    let [wrong, bare, screen] = lines[lines.len() - 3..] else { panic!("{out:?}") };
     assert!(wrong.starts_with("/undo: needs a number of 1 or more"), "{wrong}");
-    assert_eq!(screen, "/theme needs the full screen; start without --plain.");
+    assert_eq!(bare, "/theme: needs a value. Example: /theme light");
+    assert_eq!(screen, "/keys needs the full screen; start without --plain.");
     assert_eq!(out.last(), Some(&Out::Send(Request::Docs)));
     // At a keyboard it is reported at once.
     let mut typed = Plain::new(None, true);
