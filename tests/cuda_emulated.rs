@@ -47,6 +47,7 @@ const EXTENT: Extent = Extent {
     verify: &[1, 5, 16],
     prefill: &[65],
     positions: &[63, 6143],
+    ..Extent::DEVICE
 };
 
 const PLAN: Plan = Plan {

@@ -38,6 +38,8 @@ pub struct Extent {
     pub verify: &'static [usize],
     pub prefill: &'static [usize],
     pub positions: &'static [usize],
+    /// Packed forms of the weights.
+    pub forms: &'static [Form],
 }
 
 impl Extent {
@@ -57,11 +59,12 @@ impl Extent {
         verify: &[1, 2, 5, 8, 16],
         prefill: &[63, 64, 65, 1000],
         positions: &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
+        forms: &PACKED_FORMS,
     };
 }
 
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: &Extent) {
-    let Extent { sizes, wide, verify, prefill, positions } = *extent;
+    let Extent { sizes, wide, verify, prefill, positions, forms } = *extent;
     let pair = &mut Pair { cpu, dev };
     let passes = cases::passes(verify, prefill);
     for pass in passes.iter().copied() {
@@ -86,7 +89,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: &E
     }
     checks.add("comparison: one bit in any place is found", || one_bit_is_found(pair.dev));
     rows_together(checks, pair.dev, case);
-    for form in PACKED_FORMS {
+    for form in forms.iter().copied() {
         let sizes = Sizes { form, intermediate: sizes.intermediate.next_multiple_of(UNIT_COLUMNS), ..sizes };
         let about = format!(" {} ({})", form.name(), form.row().map_or(0, |row| row.unit_bytes));
         for pass in passes.iter().copied() {
